@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import random
@@ -14,7 +15,10 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
+
 from tests.planes import FAST_PATH, Plane, broker_settings
+from tests.waiting import until
 
 START_TIMEOUT_S = 90
 STOP_TIMEOUT_S = 90
@@ -27,7 +31,8 @@ def _ports() -> Iterator[int]:
     another process come upon it meanwhile.
     """
     worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:])
-    share = range(10_000 + worker % 4, 32_000, 4)
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    share = range(10_000 + worker, 32_000, workers)
     first = random.randrange(len(share))
     return itertools.cycle([*share[first:], *share[:first]])
 
@@ -150,6 +155,16 @@ class BrokerProcess:
             self._process.kill()
             self._process.wait()
             self._process = None
+
+    @contextlib.contextmanager
+    def suspended(self) -> Iterator[None]:
+        """Hold the broker in the block. SIGSTOP alone takes effect later on a busy host."""
+        os.kill(self.pid, signal.SIGSTOP)
+        try:
+            until(lambda: psutil.Process(self.pid).status() == psutil.STATUS_STOPPED, "suspended")
+            yield
+        finally:
+            os.kill(self.pid, signal.SIGCONT)
 
     def __enter__(self) -> BrokerProcess:
         return self.start()

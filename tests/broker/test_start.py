@@ -96,12 +96,11 @@ def test_second_broker_on_a_log_directory_is_refused_before_it_writes(
         admin.create_topic("t", partitions=1)  # answered once the start has written what it writes
     with Producer(broker.bootstrap) as producer:
         producer.send("t", b"before").result(TIMEOUT_S)
-    os.kill(broker.pid, signal.SIGSTOP)  # it writes too, now and then
-    before = content(broker.log_dirs[0])
     log_dirs = f"{tmp_path / 'own'},{broker.log_dirs[0]}"
-    line = refusal(run(*overrides(log_dirs=log_dirs, broker_id=7)))
-    after = content(broker.log_dirs[0])
-    os.kill(broker.pid, signal.SIGCONT)
+    with broker.suspended():  # it writes too, now and then
+        before = content(broker.log_dirs[0])
+        line = refusal(run(*overrides(log_dirs=log_dirs, broker_id=7)))
+        after = content(broker.log_dirs[0])
     assert line == (
         f"plog: log directory {broker.log_dirs[0]} is in use by another broker process"
         " (its file .lock is locked)"

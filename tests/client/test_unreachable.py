@@ -11,14 +11,12 @@ import inspect
 import itertools
 import logging
 import pkgutil
-import signal
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from enum import Enum
-from os import kill
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -416,7 +414,7 @@ class Sweep:
         fail: what befalls the broker once all calls are prepared; None: it never was one.
     """
 
-    def __init__(self, address: str, fail: Callable[[], None] | None) -> None:
+    def __init__(self, address: str, fail: Callable[[], object] | None) -> None:
         self.address = address
         self.has_broker = fail is not None
         self.calls = {
@@ -543,10 +541,8 @@ def test_calls_end_where_nothing_answers() -> None:
 
 
 def test_calls_end_when_a_broker_falls_silent_and_when_it_dies(running: BrokerProcess) -> None:
-    try:
-        silent = Sweep(running.bootstrap, lambda: kill(running.pid, signal.SIGSTOP))
-    finally:
-        kill(running.pid, signal.SIGCONT)
+    with ExitStack() as held:
+        silent = Sweep(running.bootstrap, lambda: held.enter_context(running.suspended()))
     assert silent.complaints() == []
     assert Sweep(running.bootstrap, running.kill).complaints() == []
 

@@ -52,12 +52,12 @@ class Spoiler:
     """The step by which attempts are spoilt.
 
     Args:
-        directory: where an attempt that stands still says so.
+        directory: where an attempt says that it is spoilt.
     """
 
     def __init__(self, brokers: str, sink: str, directory: Path) -> None:
         self._brokers, self._sink = brokers, sink
-        self._stands_still = directory / "stands-still"
+        self._directory = directory
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Pass rows on with their mark; spoil what is to be."""
@@ -66,8 +66,9 @@ class Spoiler:
         place = int(task.getLocalProperty("streaming.sql.batchId")), task.partitionId()
         is_first = task.attemptNumber() == 0
         mark = f" {place[0]} {place[1]} {task.attemptNumber()} "
-        if place == SLOW and not is_first:
-            while not self._stands_still.exists():
+        if place in (FAILING, SLOW) and not is_first:
+            # The first has written something by then, however slow the host is.
+            while not self._spoilt(place).exists():
                 time.sleep(0.05)
         rows = list(batches)
         for number, one in enumerate(rows):
@@ -80,11 +81,14 @@ class Spoiler:
     def _spoil(self, place: tuple[int, int], mark: str) -> None:
         if place in (FAILING, SLOW):
             self._until_written(mark.encode())
+            self._spoilt(place).touch()
         if place == FAILING:
             raise OSError("this attempt is to fail")
         if place == SLOW:
-            self._stands_still.touch()
             time.sleep(STANDS_STILL_S)
+
+    def _spoilt(self, place: tuple[int, int]) -> Path:
+        return self._directory / "spoilt-{}-{}".format(*place)
 
     def _until_written(self, mark: bytes) -> None:
         """Wait until something of this attempt is in the log."""

@@ -184,8 +184,8 @@ def test_small_batches_are_held_back_until_enough_or_late(broker, new_topic):
     options = {"minOffsetsPerTrigger": 10, "maxTriggerDelay": "1500ms"}
     run = Run(broker, [], subscribe=topic, **options)
     assert run.limit == ReadMinRows(10)
-    assert run.batch() == {0: [0, 1, 2]}  # the first one is let go, as in Spark
     first = time.monotonic()
+    assert run.batch() == {0: [0, 1, 2]}  # the first one is let go, as in Spark
     fill(broker, topic, {0: 4})
     assert run.batch() == {}
     assert run.batch_of_something() == {0: [3, 4, 5, 6]}
