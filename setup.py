@@ -40,7 +40,7 @@ COMPILE = {
     "debug": ["-O1", "-g", "-fno-strict-aliasing", "-UNDEBUG"],
     "asan": ["-O1", "-g", "-fno-strict-aliasing", "-UNDEBUG", *SANITIZERS],
     "tsan": ["-O1", "-g", "-fno-strict-aliasing", "-UNDEBUG", "-fsanitize=thread"],
-    "fuzz": ["-O1", "-gline-tables-only", "-fno-strict-aliasing", "-w", *SANITIZERS, COVERAGE],
+    "fuzz": ["-O0", "-gline-tables-only", "-fno-strict-aliasing", "-w", *SANITIZERS, COVERAGE],
 }
 LINK = {
     "release": ["-pthread"],
