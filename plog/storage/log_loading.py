@@ -179,6 +179,9 @@ class LogLoading:
 
         A failed creation can leave an empty replica if the disk could not even rename it, while the
         partition was created in another directory. Removes the empty replica.
+
+        Raises:
+            KafkaStorageError: no file descriptor or memory is left to look into one.
         """
         try:
             used = [(live, one) for live, one in same if not live.is_unused(one)] or same[:1]
@@ -190,6 +193,8 @@ class LogLoading:
                 return used
             reason = ""
         except OSError as error:
+            if error.errno in NO_RESOURCES:
+                raise _no_descriptor(same[0][0].path, error) from error
             reason = f" ({error})"
         where = " and in ".join(str(one.directory) for _, one in same)
         self._register.quarantine(tp, same[0][0].path, f"it is in {where}{reason}")

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import os
 import shutil
 import threading
 import time
@@ -13,6 +14,7 @@ import pytest
 
 from plog._native import faults
 from plog._native.faults import Fault
+from plog._native.files import NO_RESOURCES
 from plog.errors import KafkaStorageError
 from plog.runtime.clock import ManualClock
 from plog.storage.full_log_dirs import LOOK_MS
@@ -44,6 +46,30 @@ def test_partition_in_two_directories_is_offline(start: Start, dirs: list[Path])
     again = start()
     assert f"{dirs[0]}/a-0 and in {dirs[1]}/a-0" in again.offline[A0]
     assert again.get(B0) is not None
+
+
+@pytest.mark.parametrize("number", sorted(NO_RESOURCES))
+def test_start_that_cannot_look_into_one_of_two_directories_takes_neither(
+    start: Start, dirs: list[Path], monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    manager = start()
+    made = lead(manager.create(A0, ID_A, SETTINGS))
+    fill(made, 5)
+    end = made.log_end_offset
+    manager.shutdown()
+    (dirs[1] / "a-0").mkdir()
+
+    def lacks(*_: object) -> bool:
+        raise OSError(number, os.strerror(number))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LiveLogDir, "is_unused", lacks)
+        with pytest.raises(KafkaStorageError, match=os.strerror(number)):
+            start()
+    again = start()
+    assert not again.offline
+    assert (log := again.get(A0)) is not None
+    assert log.log_end_offset == end > 0
 
 
 @pytest.fixture
