@@ -222,8 +222,10 @@ class TopicAdmin:
         *,
         limit: int | None = None,
         validate_only: bool = False,
-    ) -> None:
+    ) -> uuid.UUID | None:
         """Add partitions until there are `count`; `assignments` are the new ones' replicas.
+
+        Returns the id of the topic that they are added to.
 
         Raises:
             UnknownTopicOrPartition: no such topic, or it is being deleted.
@@ -245,7 +247,7 @@ class TopicAdmin:
                 raise InvalidPartitions(f"{count} partitions exceed the limit of {limit}")
             added = self._added(node, count - present, assignments)
             if validate_only:
-                return
+                return node.topic_id
             grown = TopicNode(node.topic_id, {**node.partitions, **added})
             try:
                 self._store.set(znodes.topic_path(name), grown.encode(), version)
@@ -254,7 +256,7 @@ class TopicAdmin:
             except NoNode as gone:
                 raise UnknownTopicOrPartition(f"topic {name!r} does not exist") from gone
             self._lines.info("topic %s now has %s", name, counted(count, "partition"))
-            return
+            return node.topic_id
 
     def _added(
         self, node: TopicNode, more: int, assignments: Sequence[Sequence[int]] | None
@@ -329,6 +331,11 @@ class TopicAdmin:
         except (NoNode, MalformedNode):
             return None
 
+    def is_there(self, name: str, topic_id: uuid.UUID | None) -> bool:
+        """Tell whether the topic of this id has its name; it may be one that is being deleted."""
+        path = znodes.topic_path(name)
+        return self._store.exists(path) is not None and self._id_at(path) == topic_id
+
     def watch_removal(
         self, name: str, topic_id: uuid.UUID | None, removed: Callable[[], None]
     ) -> Watch:
@@ -336,14 +343,13 @@ class TopicAdmin:
 
         It may be called more than once, on any thread.
         """
-        path = znodes.topic_path(name)
 
         def look(event: WatchEvent) -> None:
             if event.change is Change.DELETED:
                 removed()
 
-        watch = self._store.watch_data(path, look)
-        if self._store.exists(path) is None or self._id_at(path) != topic_id:
+        watch = self._store.watch_data(znodes.topic_path(name), look)
+        if not self.is_there(name, topic_id):
             removed()
         return watch
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
-from plog.cluster.metadata_cache import MetadataSnapshot, TopicMetadata
+from plog.cluster.metadata_cache import MetadataSnapshot
 from plog.cluster.topic_admin import INTERNAL_TOPICS, CreatedTopic, NewTopic
 from plog.errors import (
     ErrorCode,
@@ -64,6 +64,8 @@ CREATED_AT_ONCE = 100
 """So many topics are created between two looks at whether the broker stops."""
 DELETION_DISABLED_SINCE = 3
 """From this version of DeleteTopics on, clients know TOPIC_DELETION_DISABLED."""
+LOOK_S = 1.0
+"""How long a request waits for a topic to be shown before it asks the store whether it is there."""
 
 Descriptions: TypeAlias = "dict[frozenset[tuple[str, str]], list[CreatableTopicConfigs]]"
 """By a topic's own settings, how it is described: one request's topics share what is alike."""
@@ -90,10 +92,19 @@ class Deadline:
 
     async def until_shown(self, shown: Callable[[MetadataSnapshot], bool], otherwise: str) -> None:
         """Wait until this broker's clients would see a change."""
+        while not await self.is_shown_within(self._left_s(otherwise), shown, otherwise):
+            pass
+
+    async def is_shown_within(
+        self, most_s: float, shown: Callable[[MetadataSnapshot], bool], otherwise: str
+    ) -> bool:
+        """Wait as `until_shown` does, but no longer than `most_s`; tell whether it is shown."""
+        left_s = self._left_s(otherwise)
         with self._ctx.connection.while_open():
-            is_shown = await self._ctx.services.metadata.until(shown, self._left_s(otherwise))
-        if not is_shown:
+            is_shown = await self._ctx.services.metadata.until(shown, min(left_s, most_s))
+        if not is_shown and left_s <= most_s:
             raise RequestTimedOut(otherwise)
+        return is_shown
 
     async def until_done(self, future: asyncio.Future[None], otherwise: str) -> None:
         """Wait for a future."""
@@ -124,7 +135,9 @@ async def create_topics(ctx: Context, request: CreateTopicsRequest) -> CreateTop
         for at, result in enumerate(results):
             if result.error_code == ErrorCode.NONE:
                 try:
-                    await _until_led(ctx, deadline, result.name, result.num_partitions)
+                    await _until_led(
+                        ctx, deadline, result.name, result.topic_id, result.num_partitions
+                    )
                 except (KafkaStorageError, RequestTimedOut, UnknownTopicOrPartition) as fault:
                     results[at] = _not_created(result.name, fault, result.topic_id)
     return CreateTopicsResponse(topics=results)
@@ -190,22 +203,23 @@ def _asked(topic: CreatableTopic) -> NewTopic:
     )
 
 
-async def _until_led(ctx: Context, deadline: Deadline, topic: str, partitions: int) -> None:
+async def _until_led(
+    ctx: Context, deadline: Deadline, topic: str, topic_id: uuid.UUID | None, partitions: int
+) -> None:
     """Wait until so many partitions of a topic have leaders.
+
+    The topic may be deleted before anything is shown of it, so the store is asked now and then.
 
     Raises:
         KafkaStorageError: this broker cannot open the logs of some for now.
         RequestTimedOut: they have not in time.
-        UnknownTopicOrPartition: the topic that there was is deleted, and they never will.
+        UnknownTopicOrPartition: the topic of this id is deleted, and they never will.
     """
-    first: TopicMetadata | None = None
+    was_shown = False
 
-    def is_gone(snapshot: MetadataSnapshot) -> bool:
-        nonlocal first
+    def is_shown(snapshot: MetadataSnapshot) -> bool:
         there = snapshot.topics.get(topic)
-        if first is None:
-            first = there
-        return first is not None and (there is None or there.topic_id != first.topic_id)
+        return there is not None and there.topic_id == topic_id
 
     def is_refused() -> bool:
         try:
@@ -214,16 +228,20 @@ async def _until_led(ctx: Context, deadline: Deadline, topic: str, partitions: i
             return True
         return False
 
-    last = MetadataSnapshot()
+    is_gone = False
 
     def is_over(snapshot: MetadataSnapshot) -> bool:
-        nonlocal last
-        last = snapshot
-        return is_gone(snapshot) or snapshot.has_leaders(topic, partitions) or is_refused()
+        nonlocal was_shown, is_gone
+        if is_shown(snapshot):
+            was_shown = True
+            return snapshot.has_leaders(topic, partitions) or is_refused()
+        is_gone = was_shown
+        return is_gone or is_refused()
 
     otherwise = f"not all {partitions} partitions of topic {topic!r} have leaders yet"
-    await deadline.until_shown(is_over, otherwise)
-    if is_gone(last):
+    while not is_gone and not await deadline.is_shown_within(LOOK_S, is_over, otherwise):
+        is_gone = not await ctx.in_thread(ctx.services.topics.is_there, topic, topic_id)
+    if is_gone:
         raise UnknownTopicOrPartition(f"topic {topic!r} was deleted during the request")
     ctx.services.replicas.check_taken_up(topic)
 
@@ -419,23 +437,22 @@ async def create_partitions(
     deadline = Deadline(ctx, request.timeout_ms)
     names = Counter(topic.name for topic in request.topics)
     topics = list({topic.name: topic for topic in request.topics}.values())
-    refusals: list[KafkaError | None] = []
+    outcomes: list[uuid.UUID | KafkaError | None] = []
     for topic in topics:
         try:
             if names[topic.name] > 1:
                 raise InvalidRequest(f"topic {topic.name!r} appears twice in the request")
-            await _grow(ctx, topic, validate_only=request.validate_only)
-            refusals.append(None)
+            outcomes.append(await _grow(ctx, topic, validate_only=request.validate_only))
         except KafkaError as refusal:
-            refusals.append(refusal)
+            outcomes.append(refusal)
     results = []
-    for topic, refused in zip(topics, refusals, strict=True):
+    for topic, outcome in zip(topics, outcomes, strict=True):
         code, message = ErrorCode.NONE, None
         try:
-            if refused is not None:
-                raise refused
+            if isinstance(outcome, KafkaError):
+                raise outcome
             if not request.validate_only:
-                await _until_led(ctx, deadline, topic.name, topic.count)
+                await _until_led(ctx, deadline, topic.name, outcome, topic.count)
         except KafkaError as refusal:
             code, message = refusal.code, str(refusal)
         results.append(
@@ -444,11 +461,14 @@ async def create_partitions(
     return CreatePartitionsResponse(results=results)
 
 
-async def _grow(ctx: Context, topic: CreatePartitionsTopic, *, validate_only: bool) -> None:
+async def _grow(
+    ctx: Context, topic: CreatePartitionsTopic, *, validate_only: bool
+) -> uuid.UUID | None:
+    """Add a topic's partitions, or only look whether they could be; return the topic's id."""
     assignments = (
         None if topic.assignments is None else [entry.broker_ids for entry in topic.assignments]
     )
-    await ctx.in_thread(
+    return await ctx.in_thread(
         ctx.services.topics.create_partitions,
         topic.name,
         topic.count,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import uuid
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -13,25 +14,38 @@ import pytest
 from plog.cluster.control_fence import ControlFence
 from plog.cluster.metadata_cache import MetadataCache
 from plog.errors import RequestTimedOut, UnknownTopicOrPartition
+from plog.handlers import topics
 from plog.handlers.topics import Deadline, _until_led
 from tests.cluster.test_metadata_cache import ID, OTHER, tell
 
 HOUR_MS = 3_600_000
 
 
-def wait(cache: MetadataCache, *news: Callable[[], object], timeout_ms: int = HOUR_MS) -> None:
+def wait(
+    cache: MetadataCache,
+    *news: Callable[[], object],
+    timeout_ms: int = HOUR_MS,
+    is_there: Callable[[str, uuid.UUID], bool] = lambda name, topic_id: True,
+) -> None:
     """Wait for two partitions of "a" while the news come."""
+
+    async def in_thread(call: Callable[..., Any], *arguments: object) -> object:
+        return call(*arguments)
+
     context: Any = SimpleNamespace(
         services=SimpleNamespace(
             metadata=cache,
             clock=SimpleNamespace(monotonic_ms=lambda: 0),
             replicas=SimpleNamespace(check_taken_up=lambda topic: None),
+            topics=SimpleNamespace(is_there=is_there),
         ),
+        in_thread=in_thread,
         connection=SimpleNamespace(while_open=contextlib.nullcontext),
     )
 
     async def run() -> None:
-        waiting = asyncio.ensure_future(_until_led(context, Deadline(context, timeout_ms), "a", 2))
+        deadline = Deadline(context, timeout_ms)
+        waiting = asyncio.ensure_future(_until_led(context, deadline, "a", ID, 2))
         for come in news:
             await asyncio.sleep(0)
             come()
@@ -71,3 +85,28 @@ def test_wait_ends_when_the_topic_is_made_anew(cache: MetadataCache) -> None:
     tell(cache, ("a", ID, {0: 1}))
     with pytest.raises(UnknownTopicOrPartition):
         wait(cache, lambda: tell(cache, ("a", OTHER, {0: 1})))
+
+
+@pytest.mark.parametrize("shown", [None, OTHER], ids=["nothing", "another"])
+def test_wait_ends_when_the_topic_is_deleted_before_it_is_shown(
+    cache: MetadataCache, monkeypatch: pytest.MonkeyPatch, shown: uuid.UUID | None
+) -> None:
+    """The store tells that it is gone. Under its name there may be another topic, with leaders."""
+    monkeypatch.setattr(topics, "LOOK_S", 0.01)
+    if shown is not None:
+        tell(cache, ("a", shown, {0: 1, 1: 1}))
+    asked = []
+
+    def is_there(name: str, topic_id: uuid.UUID) -> bool:
+        asked.append((name, topic_id))
+        return len(asked) < 3
+
+    with pytest.raises(UnknownTopicOrPartition):
+        wait(cache, is_there=is_there)
+    assert asked == [("a", ID)] * 3
+
+
+def test_leaders_of_another_topic_of_the_name_do_not_end_the_wait(cache: MetadataCache) -> None:
+    """It was deleted before, and is shown for a little longer."""
+    tell(cache, ("a", OTHER, {0: 1, 1: 1}))
+    wait(cache, lambda: tell(cache, ("a", ID, {0: 1, 1: 1})))
