@@ -37,6 +37,7 @@ from plog.protocol.messages.offsets import (
     OffsetFetchResponseTopic,
     OffsetFetchResponseTopics,
 )
+from plog.settings.keys import LONG_MAX
 from plog.types import NO_OFFSET, NO_TIMESTAMP, ZERO_UUID, TopicPartition
 
 NO_EPOCH = -1
@@ -175,7 +176,7 @@ def _committed(
         asked.committed_leader_epoch,
         asked.committed_metadata or "",
         at_ms,
-        NO_TIMESTAMP if kept_ms < 0 else at_ms + kept_ms,
+        NO_TIMESTAMP if kept_ms < 0 else min(at_ms + kept_ms, LONG_MAX),
     )
 
 

@@ -350,6 +350,24 @@ def test_topic_of_an_unknown_id_leaves_the_others_alone(
     assert {one: found.committed_offset for one, found in fetched.items()} == offsets
 
 
+@pytest.mark.parametrize("retention_ms", [2**63 - 1, 2**62])
+def test_offset_that_is_kept_for_ever_is_committed(
+    member: Enter, wire: Speaker, topic: str, retention_ms: int
+) -> None:
+    """The time of its expiry is none that 64 bits hold."""
+    tool = member(fresh_name())
+    part = OffsetCommitRequestPartition(
+        partition_index=0, committed_offset=3, committed_metadata=""
+    )
+    commit = OffsetCommitRequest(
+        group_id=tool.group,
+        retention_time_ms=retention_ms,
+        topics=[OffsetCommitRequestTopic(name=topic, partitions=[part])],
+    )
+    assert wire.ask(commit, 4).topics[0].partitions[0].error_code == ErrorCode.NONE
+    assert tool.committed(topic) == 3
+
+
 def test_one_partitions_error_leaves_the_others_alone(member: Enter, topic: str) -> None:
     tool = member(fresh_name())
     assert tool.commit("nowhere", 1) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
