@@ -83,7 +83,8 @@ build_wheel() {
     find "$source/plog/_native" -name '*.c' -delete
     # There the build is known to all: pip, `plog --version`, the metrics page, the Debian package.
     sed -i "s|^__version__ = .*|__version__ = \"$version\"|" "$source/plog/__init__.py"
-    quietly "building the wheel (pip; minutes)" "$builder_python" -m pip wheel \
+    quietly "building the wheel (pip; minutes)" compiling "$builder_python" \
+        "$builder_python" -m pip wheel \
         --disable-pip-version-check --no-input --no-deps --no-build-isolation -w "$raw" "$source"
     mkdir -p "$out"
     quietly "putting the codec libraries into it (auditwheel)" env \

@@ -145,8 +145,8 @@ HEADERS
 }
 
 # What the tests use beside Python: other people's clients and what builds them (Maven is content with
-# the JRE), systemd's own checks, a small host to install on. None is a reason to give up: the tests
-# say what they lack.
+# the JRE), systemd's own checks, a small host to install on, and a cache of compiled kernels. None is a
+# reason to give up: the tests say what they lack.
 install_test_tools() {
     local command package missing=()
     while read -r command package; do
@@ -158,6 +158,7 @@ kcat kcat
 strace strace
 systemd-analyze systemd
 debootstrap debootstrap
+ccache ccache
 TOOLS
     can_fuzz || missing+=(clang)
     if [ "${#missing[@]}" -eq 0 ] || ! can_install; then
@@ -253,6 +254,19 @@ PYTHON
 
 pip_install() { "$venv_python" -m pip install --disable-pip-version-check --no-input "$@"; }
 
+# compiling PYTHON COMMAND... : runs a command that compiles kernels for that Python, with ccache if there is
+# one. It compiles no file twice, wherever the sources are.
+compiling() {
+    local python=$1 compiler
+    shift
+    if [ -n "${CC:-}" ] || ! command -v ccache >/dev/null; then
+        "$@"
+        return
+    fi
+    compiler=$("$python" -c 'import sysconfig; print(sysconfig.get_config_var("CC"))')
+    CC="ccache $compiler" CCACHE_NOHASHDIR=1 "$@"
+}
+
 install_packages() {
     local extra=$1 hash
     hash=$(hash_of_packages)
@@ -264,7 +278,7 @@ install_packages() {
     quietly "installing what the kernels are built with (pip)" \
         pip_install "setuptools>=77" "cython>=3.0"
     quietly "installing plog[$extra] and building its kernels (pip; minutes the first time)" \
-        pip_install --no-build-isolation -e ".[$extra]"
+        compiling "$venv_python" pip_install --no-build-isolation -e ".[$extra]"
     put_stamp "$extra" "$hash"
     put_stamp kernels "$(hash_of_kernels)"
     put_stamp build "${PLOG_BUILD:-release}"
@@ -276,7 +290,8 @@ build_kernels() {
     if [ "$(stamp_of kernels)" = "$hash" ] && kernels_are_there; then
         return
     fi
-    quietly "building the kernels" "$venv_python" setup.py build_ext --inplace
+    quietly "building the kernels" \
+        compiling "$venv_python" "$venv_python" setup.py build_ext --inplace
     put_stamp kernels "$hash"
     put_stamp build "${PLOG_BUILD:-release}"
 }
@@ -290,9 +305,11 @@ set_up() {
         install_system_packages "$python" java
         create_venv
     fi
-    install_packages "$1"
     if [ "$1" = test ]; then
         install_test_tools
+    fi
+    install_packages "$1"
+    if [ "$1" = test ]; then
         install_go
     fi
     build_kernels

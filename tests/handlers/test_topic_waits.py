@@ -91,7 +91,7 @@ def test_wait_ends_when_the_topic_is_made_anew(cache: MetadataCache) -> None:
 def test_wait_ends_when_the_topic_is_deleted_before_it_is_shown(
     cache: MetadataCache, monkeypatch: pytest.MonkeyPatch, shown: uuid.UUID | None
 ) -> None:
-    """The store tells that it is gone. Under its name there may be another topic, with leaders."""
+    """The store no longer has it. Under its name there may be another topic, with leaders."""
     monkeypatch.setattr(topics, "LOOK_S", 0.01)
     if shown is not None:
         tell(cache, ("a", shown, {0: 1, 1: 1}))
