@@ -96,8 +96,13 @@ class GroupCore:
         votes = Counter(member.assignor for member in self.table.members.values())
         return max(self.rules.assignors, key=votes.__getitem__)
 
+    @property
+    def unresolved(self) -> set[str]:
+        """The members' expressions of which it is not known yet which topics match them."""
+        return self.table.wanted_regexes.keys() - self.table.regexes.keys()
+
     def subscribed_topics(self) -> set[str]:
-        """Return the topics to which members are subscribed."""
+        """Return the topics to which members are subscribed, without those of `unresolved`."""
         return {
             topic for member in self.table.members.values() for topic in self._topics_of(member)
         }
@@ -208,11 +213,10 @@ class GroupCore:
         wanted = self.table.wanted_regexes.keys()
         if self._resolving or not wanted:
             return
-        missing = wanted - self.table.regexes.keys()
         is_stale = self._resolved_version != self.cluster.version and (
             self._resolved_version is None or self.now_ms >= self._resolved_ms + REGEX_REFRESH_MS
         )
-        if missing or is_stale:
+        if self.unresolved or is_stale:
             self._resolving = True
             self._resolved_version, self._resolved_ms = self.cluster.version, self.now_ms
             self.do(Resolve(frozenset(wanted)))

@@ -123,7 +123,7 @@ class Group:
     def subscribed_topics(self) -> set[str] | None:
         """Return the topics to which members are subscribed; None if unknown."""
         if isinstance(self.machine, ConsumerGroup):
-            return self.machine.subscribed_topics()
+            return None if self.machine.unresolved else self.machine.subscribed_topics()
         if self.machine.state is GroupState.EMPTY:
             return set()
         return subscribed_topics(self.machine)

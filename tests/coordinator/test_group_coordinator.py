@@ -439,7 +439,7 @@ class Kept:
             topics = None if self.expression else frozenset({WANTED.topic})
             assert await self.beat(0, topics=topics, regex=self.expression) is NONE
             async with asyncio.timeout(60):
-                while self.group.subscribed_topics() != {WANTED.topic}:
+                while self.written.read().groups["g"].subscribed_topics() != {WANTED.topic}:
                     await asyncio.sleep(0.01)
         else:
             assert (await self.join(must_know_id=False)).error is NONE
@@ -600,6 +600,24 @@ def test_offsets_of_a_consumer_group_expire_where_no_member_wants_the_topic(
         # Unlike those of a classic group they count from their commits, as in Kafka 4.
         await kept.leave()
         assert await kept.after(0) is None
+        kept.groups.close()
+
+    asyncio.run(run())
+
+
+def test_nothing_expires_while_an_expression_has_no_topics_yet() -> None:
+    """As after a restart that came before the topics of the expression were written."""
+
+    async def run() -> None:
+        kept = Kept(is_of_consumer_protocol=True, expression="want.*")
+        await kept.enter()
+        await kept.commit(WANTED, UNWANTED)
+        table = kept.group.machine.table
+        resolved = dict(table.regexes)
+        table.regexes.clear()
+        assert await kept.after(10 * RETENTION_MS) == [UNWANTED, WANTED]
+        table.regexes.update(resolved)
+        assert await kept.after(0) == [WANTED]
         kept.groups.close()
 
     asyncio.run(run())

@@ -279,8 +279,10 @@ class Asker:
         names = {f.name for f in request.fields}
         if "group_id" in names and not (key == ApiKey.OFFSET_FETCH and version >= 8):
             put(request, "group_id", group)
-        if key == ApiKey.JOIN_GROUP:  # nobody comes back to it
+        if key == ApiKey.JOIN_GROUP:  # nobody comes back to it, and nobody syncs
             put(request, "session_timeout_ms", 30 * 60_000)
+            if version >= 1:
+                put(request, "rebalance_timeout_ms", 30 * 60_000)
         return request
 
     def ask(self, place: Place, name: str, version: int) -> set[int]:
