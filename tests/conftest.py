@@ -47,7 +47,8 @@ PLAIN_IN_EVERY_RUN = (
     "tests/handlers/",
     "tests/hosts/",
     "tests/hostile/",
-    "tests/transactions/",
+    "tests/transactions/test_committed_reads.py",
+    "tests/transactions/test_transactions.py",
 )
 """Here Produce and Fetch themselves are tested, so the plain plane belongs to every run. Elsewhere
 it takes `--long`: `tests/handlers/test_fast_*.py` compare the responses of both byte for byte."""
