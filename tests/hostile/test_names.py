@@ -279,7 +279,7 @@ class Asker:
         names = {f.name for f in request.fields}
         if "group_id" in names and not (key == ApiKey.OFFSET_FETCH and version >= 8):
             put(request, "group_id", group)
-        if key == ApiKey.JOIN_GROUP:  # nobody comes back to it, and nobody syncs
+        if key == ApiKey.JOIN_GROUP:  # no member comes back or syncs
             put(request, "session_timeout_ms", 30 * 60_000)
             if version >= 1:
                 put(request, "rebalance_timeout_ms", 30 * 60_000)
