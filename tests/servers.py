@@ -15,10 +15,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
-
 from tests.planes import FAST_PATH, Plane, broker_settings
-from tests.waiting import until
 
 START_TIMEOUT_S = 90
 STOP_TIMEOUT_S = 90
@@ -161,7 +158,7 @@ class BrokerProcess:
         """Hold the broker in the block. SIGSTOP alone takes effect later on a busy host."""
         os.kill(self.pid, signal.SIGSTOP)
         try:
-            until(lambda: psutil.Process(self.pid).status() == psutil.STATUS_STOPPED, "suspended")
+            os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WNOWAIT)  # until all its threads are
             yield
         finally:
             os.kill(self.pid, signal.SIGCONT)

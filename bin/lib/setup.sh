@@ -264,7 +264,8 @@ compiling() {
         return
     fi
     compiler=$("$python" -c 'import sysconfig; print(sysconfig.get_config_var("CC"))')
-    CC="ccache $compiler" CCACHE_NOHASHDIR=1 "$@"
+    # A directory of our own: without one that it can write, as in a home that is not there, ccache fails.
+    CC="ccache $compiler" CCACHE_DIR=${CCACHE_DIR:-$PWD/$venv/ccache} CCACHE_NOHASHDIR=1 "$@"
 }
 
 install_packages() {

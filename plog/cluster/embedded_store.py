@@ -198,7 +198,7 @@ class EmbeddedStore(Store):
         """See `Store.multi`. Blocks for one fdatasync per copy.
 
         Raises:
-            WriteRefused: every copy's disk is full, or no descriptor is left; nothing has changed.
+            WriteRefused: every copy's disk is full, or it lacks descriptors; nothing has changed.
             SessionLost: the last copy failed; whether the write is on disk is unknown.
         """
         with self._lock:

@@ -244,7 +244,7 @@ def is_refusal(error: sqlite3.Error, directory: Path) -> bool:
 def lack_of_resource(error: sqlite3.Error, directory: Path) -> OSError | None:
     """Return why SQLite could not open a file, if it lacks a descriptor or memory.
 
-    SQLite does not say, so that another is asked for.
+    SQLite does not say. The directory is opened to find out.
     """
     if getattr(error, "sqlite_errorcode", 0) & 0xFF != sqlite3.SQLITE_CANTOPEN:
         return None

@@ -332,9 +332,12 @@ class TopicAdmin:
             return None
 
     def is_there(self, name: str, topic_id: uuid.UUID | None) -> bool:
-        """Tell whether the topic of this id has its name; it may be one that is being deleted."""
+        """Return whether the topic of this id has its name; it may be one that is being deleted.
+
+        `topic_id` None: whether any topic has the name.
+        """
         path = znodes.topic_path(name)
-        return self._store.exists(path) is not None and self._id_at(path) == topic_id
+        return self._store.exists(path) is not None and topic_id in (None, self._id_at(path))
 
     def watch_removal(
         self, name: str, topic_id: uuid.UUID | None, removed: Callable[[], None]

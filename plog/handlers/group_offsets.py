@@ -388,7 +388,7 @@ def _why_not_deletable(group: Group | None) -> ErrorCode:
 def _deletion_errors(
     ctx: Context, asked: Iterable[TopicPartition], group: Group
 ) -> dict[TopicPartition, ErrorCode]:
-    # None: a member's subscription cannot be read, so it may name any topic.
+    # None: a member's topics are not known, so it may be any topic.
     wanted = group.subscribed_topics()
     errors = {}
     for at in asked:

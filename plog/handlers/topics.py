@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias, TypeVar
 
 from plog.cluster.metadata_cache import MetadataSnapshot
 from plog.cluster.topic_admin import INTERNAL_TOPICS, CreatedTopic, NewTopic
@@ -67,6 +67,7 @@ DELETION_DISABLED_SINCE = 3
 LOOK_S = 1.0
 """How long a request waits for a topic to be shown before it asks the store whether it is there."""
 
+T = TypeVar("T")
 Descriptions: TypeAlias = "dict[frozenset[tuple[str, str]], list[CreatableTopicConfigs]]"
 """By a topic's own settings, how it is described: one request's topics share what is alike."""
 
@@ -76,7 +77,7 @@ class Deadline:
 
     What is there already is found after the deadline, too, unless there was no time from the first.
 
-    Raises (both waits):
+    Raises (every wait):
         RequestTimedOut: not in time; it goes on all the same.
     """
 
@@ -98,7 +99,7 @@ class Deadline:
     async def is_shown_within(
         self, most_s: float, shown: Callable[[MetadataSnapshot], bool], otherwise: str
     ) -> bool:
-        """Wait as `until_shown` does, but no longer than `most_s`; tell whether it is shown."""
+        """Wait as `until_shown` does, at most `most_s`; return whether it is shown."""
         left_s = self._left_s(otherwise)
         with self._ctx.connection.while_open():
             is_shown = await self._ctx.services.metadata.until(shown, min(left_s, most_s))
@@ -106,12 +107,17 @@ class Deadline:
             raise RequestTimedOut(otherwise)
         return is_shown
 
-    async def until_done(self, future: asyncio.Future[None], otherwise: str) -> None:
-        """Wait for a future."""
+    async def until_done(self, future: asyncio.Future[T], otherwise: str) -> T:
+        """Wait for a future, and return its result."""
         with self._ctx.connection.while_open():
             done, _ = await asyncio.wait([future], timeout=self._left_s(otherwise))
         if not done:
             raise RequestTimedOut(otherwise)
+        return future.result()
+
+    async def result_of(self, work: Awaitable[T], otherwise: str) -> T:
+        """Wait for work that may itself wait for a disk, and return its result."""
+        return await self.until_done(asyncio.ensure_future(work), otherwise)
 
 
 # -- CreateTopics
@@ -210,16 +216,20 @@ async def _until_led(
 
     The topic may be deleted before anything is shown of it, so the store is asked now and then.
 
+    Args:
+        topic_id: of the topic that is meant; None: the one that has the name.
+
     Raises:
-        KafkaStorageError: this broker cannot open the logs of some for now.
+        KafkaStorageError: this broker cannot open the logs of some for now, or the store is lost.
         RequestTimedOut: they have not in time.
-        UnknownTopicOrPartition: the topic of this id is deleted, and they never will.
+        UnknownTopicOrPartition: the topic is deleted, and they never will.
     """
+    metadata = ctx.services.metadata
     was_shown = False
 
     def is_shown(snapshot: MetadataSnapshot) -> bool:
         there = snapshot.topics.get(topic)
-        return there is not None and there.topic_id == topic_id
+        return there is not None and topic_id in (None, there.topic_id)
 
     def is_refused() -> bool:
         try:
@@ -228,21 +238,27 @@ async def _until_led(
             return True
         return False
 
-    is_gone = False
+    def is_led(snapshot: MetadataSnapshot) -> bool:
+        nonlocal was_shown
+        was_shown = was_shown or is_shown(snapshot)
+        return is_refused() or (is_shown(snapshot) and snapshot.has_leaders(topic, partitions))
 
     def is_over(snapshot: MetadataSnapshot) -> bool:
-        nonlocal was_shown, is_gone
-        if is_shown(snapshot):
-            was_shown = True
-            return snapshot.has_leaders(topic, partitions) or is_refused()
-        is_gone = was_shown
-        return is_gone or is_refused()
+        return is_led(snapshot) or (was_shown and not is_shown(snapshot))
 
     otherwise = f"not all {partitions} partitions of topic {topic!r} have leaders yet"
-    while not is_gone and not await deadline.is_shown_within(LOOK_S, is_over, otherwise):
-        is_gone = not await ctx.in_thread(ctx.services.topics.is_there, topic, topic_id)
-    if is_gone:
-        raise UnknownTopicOrPartition(f"topic {topic!r} was deleted during the request")
+    while True:
+        await deadline.is_shown_within(LOOK_S, is_over, otherwise)
+        # `is_over` also runs on the thread that updates the snapshot. The newest one decides.
+        newest = metadata.snapshot
+        if is_led(newest):
+            break
+        if is_shown(newest):
+            continue
+        if was_shown or not await deadline.result_of(
+            ctx.in_thread(ctx.services.topics.is_there, topic, topic_id), otherwise
+        ):
+            raise UnknownTopicOrPartition(f"topic {topic!r} was deleted during the request")
     ctx.services.replicas.check_taken_up(topic)
 
 

@@ -82,7 +82,7 @@ def open_log_dirs(
 
 
 def _no_descriptor(path: Path, error: OSError) -> KafkaStorageError:
-    """Return the error of a start without descriptors; the disk itself has not failed."""
+    """Return the error of a start without descriptors or memory; the disk has not failed."""
     return KafkaStorageError(f"log directory {path} cannot be read: {error}")
 
 

@@ -87,7 +87,7 @@ def run_confluent(settings: dict[str, Any], is_over: Callable[[], bool]) -> None
         messages = consumer.consume(most, timeout_s)
         for message in messages:
             error = message.error()
-            # On a busy host a call may take that long; the next one joins the group again.
+            # On a busy host two calls may be further apart; the next one joins the group again.
             if error is not None and error.code() != KafkaError._MAX_POLL_EXCEEDED:
                 raise RuntimeError(error)
         return [message for message in messages if message.error() is None]

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from plog.cluster.control_fence import ControlFence
-from plog.cluster.metadata_cache import MetadataCache
+from plog.cluster.metadata_cache import MetadataCache, MetadataSnapshot
 from plog.errors import RequestTimedOut, UnknownTopicOrPartition
 from plog.handlers import topics
 from plog.handlers.topics import Deadline, _until_led
@@ -26,6 +26,7 @@ def wait(
     *news: Callable[[], object],
     timeout_ms: int = HOUR_MS,
     is_there: Callable[[str, uuid.UUID], bool] = lambda name, topic_id: True,
+    topic_id: uuid.UUID | None = ID,
 ) -> None:
     """Wait for two partitions of "a" while the news come."""
 
@@ -45,7 +46,7 @@ def wait(
 
     async def run() -> None:
         deadline = Deadline(context, timeout_ms)
-        waiting = asyncio.ensure_future(_until_led(context, deadline, "a", ID, 2))
+        waiting = asyncio.ensure_future(_until_led(context, deadline, "a", topic_id, 2))
         for come in news:
             await asyncio.sleep(0)
             come()
@@ -109,4 +110,27 @@ def test_wait_ends_when_the_topic_is_deleted_before_it_is_shown(
 def test_leaders_of_another_topic_of_the_name_do_not_end_the_wait(cache: MetadataCache) -> None:
     """It was deleted before, and is shown for a little longer."""
     tell(cache, ("a", OTHER, {0: 1, 1: 1}))
+    with pytest.raises(RequestTimedOut):
+        wait(cache, timeout_ms=10)
     wait(cache, lambda: tell(cache, ("a", ID, {0: 1, 1: 1})))
+
+
+def test_topic_that_is_shown_while_the_wait_looks_is_not_taken_for_deleted(
+    cache: MetadataCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread that updates the snapshot looks at the new one, then the wait at the old one."""
+    tell(cache, ("a", OTHER, {0: 1, 1: 1}))
+    old = cache.snapshot
+
+    async def late(shown: Callable[[MetadataSnapshot], bool], timeout_s: float) -> bool:
+        monkeypatch.undo()
+        tell(cache, ("a", ID, {0: 1}))
+        assert not shown(cache.snapshot)
+        return shown(old)
+
+    monkeypatch.setattr(cache, "until", late)
+    wait(cache, lambda: None, lambda: None, lambda: tell(cache, ("a", ID, {1: 1})))
+
+
+def test_topic_without_an_id_is_known_by_its_name(cache: MetadataCache) -> None:
+    wait(cache, lambda: tell(cache, ("a", OTHER, {0: 1, 1: 1})), topic_id=None)
