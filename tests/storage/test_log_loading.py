@@ -18,7 +18,7 @@ from plog._native.files import NO_RESOURCES
 from plog.errors import KafkaStorageError
 from plog.runtime.clock import ManualClock
 from plog.storage.full_log_dirs import LOOK_MS
-from plog.storage.late_recovery import MOST_WAIT_MS
+from plog.storage.late_recovery import MOST_WAIT_MS, LateRecovery
 from plog.storage.live_log_dir import LiveLogDir
 from plog.storage.log_manager import LogManager
 from plog.types import TopicPartition
@@ -249,18 +249,45 @@ def test_shutdown_waits_for_a_late_recovery(
     fill_disk(unclean)
     manager = start([unclean])
     faults.inject([])
-    load = LiveLogDir.load
+    load, begun = LiveLogDir.load, threading.Event()
 
     def slow_load(self, *args, **options):
+        begun.set()
         time.sleep(0.3)
         return load(self, *args, **options)
 
     monkeypatch.setattr(LiveLogDir, "load", slow_load)
     clock.advance(LOOK_MS)
     manager.scheduler.run_due()
+    assert begun.wait(60)
     manager.shutdown()
     assert (unclean / ".kafka_cleanshutdown").exists()
     assert start([unclean]).get(A0).log_end_offset == 200
+
+
+def test_late_recovery_that_a_shutdown_forestalls_is_left_to_the_next_start(
+    start: Start, unclean: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill_disk(unclean)
+    manager = start([unclean])
+    faults.inject([])
+    recover, may_begin = LateRecovery._recover, threading.Event()
+
+    def late(self: LateRecovery, live: LiveLogDir) -> None:
+        assert may_begin.wait(60)
+        recover(self, live)
+
+    monkeypatch.setattr(LateRecovery, "_recover", late)
+    clock.advance(LOOK_MS)
+    manager.scheduler.run_due()
+    with manager.late_recovery._lock:
+        manager.late_recovery._stopped = True  # as `stop` does first
+    may_begin.set()
+    manager.shutdown()
+    assert not (unclean / ".kafka_cleanshutdown").exists()
+    again = start([unclean])
+    assert not again.offline
+    assert again.get(A0).log_end_offset == 200
 
 
 def test_log_directory_that_fails_takes_what_awaits_space(
