@@ -86,7 +86,9 @@ def test_want_of_descriptors_refuses_what_needs_one_and_ends_by_itself(
             batch = make_batch([b"v" * 10_000])
 
             def is_refused() -> bool:
-                return produce(client, "rolls", batch).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+                # What waits for a flush that needs a descriptor is answered at its timeout.
+                answer = produce(client, "rolls", batch, timeout_ms=1000)
+                return answer.error_code == ErrorCode.KAFKA_STORAGE_ERROR
 
             wait_until(is_refused, "refused", broker)
             with pytest.raises(AssertionError, match="file descriptors"):
