@@ -100,8 +100,9 @@ def forked(
     copy and counts, and this process finds the case in its own by the number.
 
     Raises:
-        AssertionError: a check failed, the child crashed, took longer than
-            `seconds`, or mapped more than `memory_bytes` beyond what it started with.
+        AssertionError: a check failed, the child crashed, used more processor time than
+            `seconds`, waited ten times as long, or mapped more than `memory_bytes` beyond
+            what it started with.
     """
     with mmap.mmap(-1, mmap.PAGESIZE) as progress:
         readable, writable = os.pipe()
@@ -138,7 +139,9 @@ def _run_child(
         resource.setrlimit(resource.RLIMIT_AS, (mapped + memory_bytes, mapped + memory_bytes))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
-        signal.alarm(seconds)
+        # Processor time: the child of a busy machine may take minutes.
+        resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 60))
+        signal.alarm(10 * seconds)
         number = 0
         struct.pack_into("q", progress, 0, number)
         for case in cases:

@@ -35,9 +35,14 @@ def hoard(case):
         mmap.mmap(-1, 100 << 20)
 
 
-def hang(case):
+def wait(case):
     if case == "bad":
         time.sleep(60)
+
+
+def loop(case):
+    while case == "bad":
+        pass
 
 
 @pytest.mark.parametrize(
@@ -46,7 +51,8 @@ def hang(case):
         (crash, "died by SIGSEGV at case 2: 'bad'"),
         (refuse, "failed at case 2: 'bad'(.|\n)*it is bad"),
         (hoard, "failed at case 2: 'bad'(.|\n)*Cannot allocate memory"),
-        (hang, "died by SIGALRM at case 2: 'bad'"),
+        (loop, "died by SIGXCPU at case 2: 'bad'"),
+        (wait, "died by SIGALRM at case 2: 'bad'"),
     ],
 )
 def test_case_that_fails_in_the_child_is_named(check, report):
