@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.compat.made import made_once, not_made
-from tests.compat.programs import BUILT
+from tests.compat.programs import BUILT, ENVIRONMENT
 
 RELEASE = "4.2.0"
 ARTIFACTS = (
@@ -56,6 +56,7 @@ def _make(made: Path) -> None:
         done = subprocess.run(
             ["mvn", "-q", "-B", goal, "-DoutputDirectory=jars"],
             cwd=made, capture_output=True, text=True, check=False, timeout=TIMEOUT_S,
+            env=ENVIRONMENT,
         )  # fmt: skip
     except FileNotFoundError as error:
         pytest.skip(f"Spark's Kafka connector is not to be had: {error}")
