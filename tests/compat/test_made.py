@@ -89,7 +89,7 @@ def use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None
             "npm_config_registry": url,
             "npm_config_cache": f"{tmp_path}/npm",
             "npm_config_fetch_retries": "0",
-            "MAVEN_OPTS": f"-Duser.home={tmp_path}",
+            "MAVEN_OPTS": f"{programs.MAVEN_OPTS} -Duser.home={tmp_path}",
             "PIP_CONFIG_FILE": "/dev/null",
             "PIP_INDEX_URL": url,
             "PIP_NO_CACHE_DIR": "1",
@@ -256,6 +256,9 @@ def with_source(program: Program, name: str, text: str) -> Program:
 def test_java_that_does_not_compile_fails() -> None:
     """Its compiler comes from the registry, too."""
     needs(*Java.needs)
-    Java("4.4.0").built()  # or this skips
     program = with_source(Java("4.4.0"), "Traffic.java", "class Traffic { Missing missing; }\n")
-    assert_fails(program.built, "COMPILATION ERROR")
+    try:
+        assert_fails(program.built, "COMPILATION ERROR")
+    except (AssertionError, pytest.skip.Exception):
+        Java("4.4.0").built()  # skips if the compiler is not to be had
+        raise
