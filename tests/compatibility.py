@@ -366,6 +366,7 @@ ROWS = [
         " all Produces but a transaction's first to each partition",
         (_of("compat/test_fast_share.py"),),
         lambda: "3.9.1, 4.4.0",
+        long="the same with more loads",
     ),
     Row(
         TRANSACTIONS,
