@@ -38,18 +38,18 @@ from tests.waiting import until
 
 PARTITIONS = 4
 WORKERS = 4
-RECORDS_OF_A_KILL = 25_000
+RECORDS_OF_A_KILL = 5_000
 """So many are written for each, so that something is left to copy until the last."""
-LATER = 8_000
+LATER = 2_000
 """So many more are written when nobody is killed any more."""
 EACH_MS = 100
 """So long after its first record a transaction ends."""
-BATCH = {"classic": 2000, "consumer": 500}
+BATCH = {"classic": 400, "consumer": 100}
 """About so many records it takes in this time at most: there have to be some for all the kills.
 
 With KIP-848 nobody stands still while the group rebalances.
 """
-WRITTEN = 10_000
+WRITTEN = 2_000
 """So many are written in a transaction."""
 QUIET_S = (0.3, 2.0)
 """Between two kills."""
