@@ -20,6 +20,7 @@ from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as Place
 
 from plog.client.admin import SET, TOPIC, Admin
+from plog.client.consumer import Consumer as PlogConsumer
 from plog.types import TopicPartition
 from tests.compat.clients import PATIENCE_S, Confluent, Sent, read_all
 from tests.compat.live_kafka import KAFKA_4_1, KraftKafka
@@ -298,13 +299,22 @@ class Mirror:
         with Admin(self.broker.bootstrap) as admin:
             until(lambda: admin.topics().keys() >= OWN_TOPICS, "there", PATIENCE_S)
         self.behind()
+        with PlogConsumer(self.broker.bootstrap) as consumer:
+            places = consumer.partitions_for("mm2-offsets.kafka.internal")
+            looked_at: dict[TopicPartition, int] = {}
 
-        def is_copied() -> bool:
-            assert self._process is not None
-            assert self._process.poll() is None, self.log_path.read_text()
-            return self.behind(asks_kafka=False) == [f"tx:0:{TX_END}"]
+            def is_copied() -> bool:
+                nonlocal looked_at
+                assert self._process is not None
+                assert self._process.poll() is None, self.log_path.read_text()
+                # The commands take a process each, and tell of nothing else.
+                ends = consumer.end_offsets(places)
+                if ends == looked_at:
+                    return False
+                looked_at = ends
+                return self.behind(asks_kafka=False) == [f"tx:0:{TX_END}"]
 
-        until(is_copied, "copied", PATIENCE_S)
+            until(is_copied, "copied", PATIENCE_S)
 
 
 @pytest.fixture(scope="module")
