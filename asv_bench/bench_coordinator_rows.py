@@ -145,7 +145,7 @@ FULL = Extent(
     copied=40_000,
 )
 SHORT = Extent(
-    seconds=0.5,
+    seconds=0.3,
     warmup_s=0.1,
     warm_up_rounds=0,
     groups=50,

@@ -227,8 +227,8 @@ class Output:
         """Return how many records a reader finds; only the new ones are read for it."""
         wire = speak(self._port)
         try:
-            for at, begin in self._counted_to.items():
-                records, self._counted_to[at] = _fetch(wire, at, begin)
+            for at, end in _ends(wire, self._places, COMMITTED).items():
+                records, self._counted_to[at] = _fetch(wire, at, self._counted_to[at], end)
                 self._counts[at] += len(records)
         finally:
             wire.close()
@@ -238,15 +238,17 @@ class Output:
         """Return the numbers in each partition, in their order."""
         wire = speak(self._port)
         try:
-            return [_read(wire, at) for at in self._places]
+            ends = _ends(wire, self._places, COMMITTED)
+            found = [_fetch(wire, at, 0, end)[0] for at, end in ends.items()]
         finally:
             wire.close()
+        return [[int(record.value or b"") for record in records] for records in found]
 
     def stable_end(self) -> int:
         """Return how far all partitions are, together; markers count."""
         wire = speak(self._port)
         try:
-            return sum(_stable_end(wire, at) for at in self._places)
+            return sum(_ends(wire, self._places, COMMITTED).values())
         finally:
             wire.close()
 
@@ -254,9 +256,10 @@ class Output:
         """Tell whether no transaction is open: all that was written, committed readers get to."""
         wire = speak(self._port)
         try:
-            return all(_stable_end(wire, at) == _end(wire, at, UNCOMMITTED) for at in self._places)
+            stable, ends = (_ends(wire, self._places, one) for one in (COMMITTED, UNCOMMITTED))
         finally:
             wire.close()
+        return stable == ends
 
     def await_numbers(self, expected: list[list[int]], *workers: Worker) -> None:
         """Wait until as much is there, and check that it is just that."""
@@ -276,14 +279,10 @@ class Output:
             assert found == due, told
 
 
-def _read(wire: Speaker, at: TopicPartition) -> list[int]:
-    return [int(record.value or b"") for record in _fetch(wire, at, 0)[0]]
-
-
-def _fetch(wire: Speaker, at: TopicPartition, begin: int) -> tuple[list[Record], int]:
-    """Return the committed records from an offset on, and the offset behind them."""
+def _fetch(wire: Speaker, at: TopicPartition, begin: int, end: int) -> tuple[list[Record], int]:
+    """Return the committed records from an offset to another, and the offset behind them."""
     found: list[Record] = []
-    end, offset = _stable_end(wire, at), begin
+    offset = begin
     while offset < end:
         request = fetch_request((*at, offset), isolation_level=COMMITTED)
         (part,) = fetched(wire.ask(request, 12)).values()
@@ -293,25 +292,27 @@ def _fetch(wire: Speaker, at: TopicPartition, begin: int) -> tuple[list[Record],
     return found, offset
 
 
-def _stable_end(wire: Speaker, at: TopicPartition) -> int:
-    return _end(wire, at, COMMITTED)
-
-
-def _end(wire: Speaker, at: TopicPartition, isolation_level: int) -> int:
+def _ends(
+    wire: Speaker, places: list[TopicPartition], isolation_level: int
+) -> dict[TopicPartition, int]:
+    """Return how far readers of partitions of one topic get."""
     request = ListOffsetsRequest(
         replica_id=-1,
         isolation_level=isolation_level,
         topics=[
             ListOffsetsTopic(
-                name=at.topic,
-                partitions=[ListOffsetsPartition(partition_index=at.partition, timestamp=LATEST)],
+                name=places[0].topic,
+                partitions=[
+                    ListOffsetsPartition(partition_index=at.partition, timestamp=LATEST)
+                    for at in places
+                ],
             )
         ],
     )
     (topic,) = wire.ask(request, 7).topics
-    (part,) = topic.partitions
-    assert part.error_code == 0, part
-    return int(part.offset)
+    assert not any(part.error_code for part in topic.partitions), topic
+    found = {part.partition_index: int(part.offset) for part in topic.partitions}
+    return {at: found[at.partition] for at in places}
 
 
 def write_numbers(bootstrap: str, topic: str, partitions: int, some: range, each: int) -> None:
