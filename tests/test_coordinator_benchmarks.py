@@ -143,7 +143,7 @@ def test_row_is_measured_in_its_short_form(name: str, tmp_path: Path) -> None:
     figures = tmp_path / "figures.json"
     where = tmp_path / "where"
     where.mkdir()
-    # Kafka is told which collector it has.
+    # Kafka's own flags choose its collector.
     flags = SHORT_RUN[:1] if row.server == KAFKA else SHORT_RUN
     chosen = ("--rows", name, "--directory", where)
     shown = run("--short", *chosen, "--json", figures, flags=flags)
