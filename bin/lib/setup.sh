@@ -252,13 +252,17 @@ PYTHON
     )
 }
 
-pip_install() { "$venv_python" -m pip install --disable-pip-version-check --no-input "$@"; }
+# Python compiles what it imports when it does; most of what is installed it never does.
+pip_install() {
+    "$venv_python" -m pip install --disable-pip-version-check --no-input --no-compile "$@"
+}
 
-# compiling PYTHON COMMAND... : runs a command that compiles kernels for that Python, with ccache if there is
-# one. It compiles no file twice, wherever the sources are.
+# compiling PYTHON COMMAND... : runs a command that compiles kernels for that Python. Cython, and ccache if there
+# is one, do nothing twice, wherever the sources are.
 compiling() {
     local python=$1 compiler
     shift
+    local -x CYTHON_CACHE_DIR=${CYTHON_CACHE_DIR:-$PWD/$venv/cython}
     if [ -n "${CC:-}" ] || ! command -v ccache >/dev/null; then
         "$@"
         return
@@ -269,7 +273,7 @@ compiling() {
 }
 
 install_packages() {
-    local extra=$1 hash
+    local extra=$1 hash compiler
     hash=$(hash_of_packages)
     # The test extra holds the others.
     if { [ "$(stamp_of "$extra")" = "$hash" ] || [ "$(stamp_of test)" = "$hash" ]; } &&
@@ -278,11 +282,18 @@ install_packages() {
     fi
     quietly "installing what the kernels are built with (pip)" \
         pip_install "setuptools>=77" "cython>=3.0"
-    quietly "installing plog[$extra] and building its kernels (pip; minutes the first time)" \
-        compiling "$venv_python" pip_install --no-build-isolation -e ".[$extra]"
+    # The compiler is busy for minutes the first time; pip downloads meanwhile. A process group of its own
+    # ends with this shell, by Ctrl-C too.
+    set -m
+    build_kernels &
+    compiler=$!
+    set +m
+    trap 'kill -- "-$compiler" 2>/dev/null' EXIT
+    PLOG_BUILD=none quietly "installing plog[$extra] (pip)" \
+        pip_install --no-build-isolation -e ".[$extra]"
+    wait "$compiler"
+    trap - EXIT
     put_stamp "$extra" "$hash"
-    put_stamp kernels "$(hash_of_kernels)"
-    put_stamp build "${PLOG_BUILD:-release}"
 }
 
 build_kernels() {
@@ -291,7 +302,7 @@ build_kernels() {
     if [ "$(stamp_of kernels)" = "$hash" ] && kernels_are_there; then
         return
     fi
-    quietly "building the kernels" \
+    quietly "building the kernels (minutes the first time)" \
         compiling "$venv_python" "$venv_python" setup.py build_ext --inplace
     put_stamp kernels "$hash"
     put_stamp build "${PLOG_BUILD:-release}"
