@@ -103,7 +103,7 @@ def _sample_one(kind: str, struct: type[Struct] | None, version: int, rng: rando
         case "float64":
             return rng.uniform(-1e9, 1e9)
         case "string":
-            return rng.choice(("", "a", "orders", "größe", "x" * 200))
+            return rng.choice(("", "a", "orders", "größe", "x" * 130))
         case "bytes" | "records":
             return rng.randbytes(rng.choice((0, 1, 61, 130)))
         case "uuid":

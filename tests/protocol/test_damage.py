@@ -55,16 +55,16 @@ class Cases:
                 yield cls, version, data
 
     def junk(self, wires: list[bytes], rng: random.Random) -> Iterator[bytes]:
-        for _ in range(60):
+        for _ in range(30):
             yield rng.randbytes(rng.randrange(80))
             yield bytes(rng.choice((0, 0, 0, 1, 2, 5, 127, 255)) for _ in range(rng.randrange(80)))
 
     def damaged(self, wires: list[bytes], rng: random.Random) -> Iterator[bytes]:
-        yield from mutations(wires, 120, rng.randrange(2**32))
+        yield from mutations(wires, 60, rng.randrange(2**32))
 
     def lies(self, wires: list[bytes], rng: random.Random) -> Iterator[bytes]:
         wire = wires[0]
-        for at in sorted(rng.sample(range(len(wire)), min(len(wire), 60))):
+        for at in sorted(rng.sample(range(len(wire)), min(len(wire), 25))):
             for number in LARGE:
                 over = bytes.fromhex(number)
                 yield wire[:at] + over + wire[at + len(over) :]
