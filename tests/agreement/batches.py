@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import crcmod.predefined
 import pytest
 from aiokafka import codec as aiokafka_codec
 from hypothesis import strategies as st
 from kafka.record.default_records import DefaultRecordBatchBuilder
 
-from plog._native import compression as native_compression
-from plog._reference import compression as reference_compression
 from plog._reference import record_view as reference_record_view
 
+from .batch_headers import decompress, stamped
 from .harness import mutations, outcome
 
 CODECS = range(5)
@@ -24,20 +21,12 @@ NOW_MS = 1_700_000_000_000
 Headers = Sequence[tuple[str, bytes | None]]
 RecordTuple = tuple[int, bytes | None, bytes | None, Headers]
 
-crc32c = crcmod.predefined.mkCrcFun("crc-32c")
-
-
-def _decompress(codec: int, data: bytes, limit: int) -> bytes:
-    if codec == reference_compression.ZSTD:
-        return native_compression.decompress(codec, data, limit)
-    return reference_compression.decompress(codec, data, limit)
-
 
 @pytest.fixture(scope="module", autouse=True)
 def zstd_for_the_twin() -> Iterator[None]:
     """Lend the twin the kernel's zstd, tested elsewhere: the standard library has none."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reference_record_view, "decompress", _decompress)
+        patch.setattr(reference_record_view, "decompress", decompress)
         yield
 
 
@@ -87,34 +76,6 @@ COMPRESS: dict[int, Callable[[bytes], bytes]] = {
     2: aiokafka_codec.snappy_encode,
     3: aiokafka_codec.lz4_encode,
     4: aiokafka_codec.zstd_encode,
-}
-
-
-def stamped(batch: bytes | bytearray, **fields: int) -> bytes:
-    """Return the batch with header fields replaced and, unless `crc` is given, a new CRC."""
-    changed = bytearray(batch)
-    for name, value in fields.items():
-        at, code = FIELDS[name]
-        struct.pack_into(f">{code}", changed, at, value)
-    if "crc" not in fields:
-        struct.pack_into(">I", changed, 17, crc32c(bytes(changed[21:])))
-    return bytes(changed)
-
-
-FIELDS = {
-    "base_offset": (0, "q"),
-    "batch_length": (8, "i"),
-    "partition_leader_epoch": (12, "i"),
-    "magic": (16, "b"),
-    "crc": (17, "I"),
-    "attributes": (21, "h"),
-    "last_offset_delta": (23, "i"),
-    "base_timestamp": (27, "q"),
-    "max_timestamp": (35, "q"),
-    "producer_id": (43, "q"),
-    "producer_epoch": (51, "h"),
-    "base_sequence": (53, "i"),
-    "records_count": (57, "i"),
 }
 
 

@@ -10,15 +10,14 @@ from plog._native import batch as native
 from plog._reference import batch as reference
 from plog.errors import CorruptRecord, ErrorCode
 
+from .batch_headers import crc32c, stamped
 from .batches import (
     CODECS,
     NOW_MS,
     SMALL,
     answer,
     build,
-    crc32c,
     damaged,
-    stamped,
 )
 from .harness import forked, run_seed
 

@@ -13,6 +13,7 @@ from plog._native import records as native
 from plog._native import validation
 from plog._reference import records as reference
 
+from .batch_headers import stamped
 from .batches import (
     CODECS,
     MALFORMED_RECORDS,
@@ -24,7 +25,6 @@ from .batches import (
     malformed,
     raw_record,
     record_lists,
-    stamped,
     with_records,
     zstd_for_the_twin,  # noqa: F401 - a fixture of every test here
 )

@@ -10,6 +10,7 @@ from plog._native import validation as native
 from plog._reference import validation as reference
 from plog.errors import ErrorCode
 
+from .batch_headers import stamped
 from .batches import (
     CODECS,
     MALFORMED_RECORDS,
@@ -21,7 +22,6 @@ from .batches import (
     malformed,
     raw_record,
     record_lists,
-    stamped,
     with_records,
     zstd_for_the_twin,  # noqa: F401 - a fixture of every test here
 )

@@ -20,7 +20,7 @@ from plog.protocol import codec
 from plog.protocol.framing import RequestHeader, decode_request_header, request_class
 from plog.protocol.messages.produce import ProduceRequest
 from plog.protocol.schema import Struct
-from tests.agreement.batches import stamped
+from tests.agreement.batch_headers import stamped
 
 DIRECTORY = Path(__file__).parent.parent / "golden" / "requests"
 TOPIC = "topic-with-a-name"

@@ -13,7 +13,7 @@ from plog._reference import compression as reference_compression
 from plog._reference import record_view as reference_record_view
 from plog.errors import PlogError
 from plog.types import Buffer
-from tests.agreement.batches import _decompress, crc32c
+from tests.agreement.batch_headers import crc32c, decompress
 
 HEADER_BYTES = 61
 AT_LENGTH, AT_CRC, AT_ATTRIBUTES = 8, 17, 21
@@ -40,10 +40,10 @@ def said(function: Callable[..., Any], *args: Any, **options: Any) -> Any:
 def _strictly(codec: int, data: bytes, limit: int) -> bytes:
     if codec == reference_compression.LZ4:
         return reference_compression._expand(codec, data, limit, strict_ends=True)
-    return _decompress(codec, data, limit)
+    return decompress(codec, data, limit)
 
 
-READINGS = (_decompress, _strictly)
+READINGS = (decompress, _strictly)
 """How the twins expand records: with the kernel's zstd, as the standard library has none; and an
 lz4 block whose end breaks the rules for encoders may be taken or refused."""
 

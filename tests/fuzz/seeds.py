@@ -40,6 +40,7 @@ from plog.storage import checkpoints, durable_ends
 from plog.storage.producer_snapshot import encode_snapshot
 from plog.storage.transaction_index import AbortedTransaction, encode_aborted
 from plog.types import TopicPartition
+from tests.agreement.batch_headers import stamped
 from tests.agreement.batches import (
     CODECS,
     COMPRESS,
@@ -48,7 +49,6 @@ from tests.agreement.batches import (
     SMALL,
     build,
     malformed,
-    stamped,
 )
 from tests.compat import requests
 from tests.handlers.wire import fetch_request, produce_request

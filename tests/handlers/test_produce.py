@@ -21,7 +21,7 @@ from plog.protocol.messages.configs import (
 from plog.protocol.messages.metadata import MetadataRequest
 from plog.protocol.messages.produce import ProduceResponse
 from plog.protocol.messages.topics import DeleteTopicsRequest, DeleteTopicsResponse
-from tests.agreement.batches import stamped
+from tests.agreement.batch_headers import stamped
 from tests.handlers.conftest import ManyListeners
 from tests.handlers.running import Running, decoded
 from tests.handlers.wire import (

@@ -18,7 +18,8 @@ from plog.protocol import codec
 from plog.protocol.api_keys import ApiKey
 from plog.protocol.framing import encode_request_header
 from plog.protocol.schema import Struct
-from tests.agreement.batches import MALFORMED_RECORDS, malformed, stamped
+from tests.agreement.batch_headers import stamped
+from tests.agreement.batches import MALFORMED_RECORDS, malformed
 from tests.agreement.harness import mutations
 from tests.compat import requests
 from tests.handlers.test_every_version import REQUESTS, Target, every_version
