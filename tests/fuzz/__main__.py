@@ -37,7 +37,7 @@ def main() -> int:
         return 2
     broken = False
     for name in options.targets or TARGETS:
-        run = corpora.fuzz_for(name, options.seconds)
+        run = corpora.fuzz_for(name, f"-max_total_time={options.seconds}")
         edges, features = run.reached
         print(f"{name}: {run.executions} inputs, {edges} edges, {features} features", flush=True)
         for path in run.found:

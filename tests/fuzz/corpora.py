@@ -53,10 +53,11 @@ def write_seeds() -> None:
             (SEEDS / target / hashlib.sha1(data).hexdigest()).write_bytes(data)
 
 
-def fuzz_for(target: str, seconds: int, learnt: Path | None = None) -> Run:
+def fuzz_for(target: str, limit: str, learnt: Path | None = None) -> Run:
     """Fuzz a target, beginning with all that is known; what is found is kept with the tests.
 
-    With `learnt`, an empty directory, what this machine has learnt so far is left out.
+    `limit` is libFuzzer's option that says how long. With `learnt`, an empty directory, what this
+    machine has learnt so far is left out.
     """
     write_seeds()
     learnt = learnt or LEARNT / target
@@ -64,7 +65,7 @@ def fuzz_for(target: str, seconds: int, learnt: Path | None = None) -> Run:
     known = [directory / target for directory in (SEEDS, CORPUS, FOUND)]
     known = [directory for directory in known if directory.is_dir()]
     seed = run_seed() or 1  # 0 is any
-    run = fuzz(target, f"-max_total_time={seconds}", f"-seed={seed}", corpora=[learnt, *known])
+    run = fuzz(target, limit, f"-seed={seed}", corpora=[learnt, *known])
     kept = []
     for path in run.found:
         kept.append(FOUND / target / path.name)
