@@ -53,6 +53,10 @@ PLAIN_IN_EVERY_RUN = (
 """Here Produce and Fetch themselves are tested, so the plain plane belongs to every run. Elsewhere
 it takes `--long`: `tests/handlers/test_fast_*.py` compare the responses of both byte for byte."""
 
+PLAIN_WITH_LONG = ("tests/hostile/test_flood.py",)
+"""Except these: both planes cut streams into requests alike, and the other files try each attack on
+Produce and Fetch on both."""
+
 # No timing decides a test: a busy machine is late, not wrong.
 hypothesis.settings.register_profile(
     "plog", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
@@ -118,7 +122,10 @@ def pytest_report_header() -> list[str]:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: not item.nodeid.startswith(FIRST))
     for item in items:
-        if planes.plane_of(item) is Plane.PLAIN and not item.nodeid.startswith(PLAIN_IN_EVERY_RUN):
+        if planes.plane_of(item) is Plane.PLAIN and not (
+            item.nodeid.startswith(PLAIN_IN_EVERY_RUN)
+            and not item.nodeid.startswith(PLAIN_WITH_LONG)
+        ):
             item.add_marker(pytest.mark.long)
     if config.getoption("--long"):
         return
