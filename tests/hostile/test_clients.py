@@ -216,17 +216,18 @@ def test_client_that_never_reads_its_answers_is_held_back(
     broker: BrokerProcess, besiege: Besiege, kind: str
 ) -> None:
     topic = large_topic(broker, 16)
-    asked = {
-        "Fetch": framed(fetch_request((topic, 0, 0), partition_max_bytes=INT_MAX), 12),
-        "DescribeConfigs": framed(REQUESTS[32](Target(topic, UNKNOWN_ID, True), 4), 4),
-    }[kind]
-    # Twenty clients ask for gigabytes, and take none of it.
-    with besiege(broker, growth=100 * MIB) as under:
+    # Gigabytes.
+    fetches = framed(fetch_request((topic, 0, 0), partition_max_bytes=INT_MAX), 12) * 2000
+    # Answers of 60 MB: once the clients have gone, the broker goes on to make them.
+    describes = framed(REQUESTS[32](Target(topic, UNKNOWN_ID, True), 4), 4) * 500
+    asked, growth = {"Fetch": (fetches, 100 * MIB), "DescribeConfigs": (describes, 20 * MIB)}[kind]
+    # Twenty clients ask, and take none of it.
+    with besiege(broker, growth=growth) as under:
         hoard = [connect(broker.port, receive_buffer=4096) for _ in range(20)]
         for sock in hoard:
             sock.settimeout(0.2)
             with contextlib.suppress(TimeoutError):
-                sock.sendall(asked * 2000)
+                sock.sendall(asked)
         under.bystander.go_on(50)
         for sock in hoard:
             reset(sock)

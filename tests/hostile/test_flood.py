@@ -140,7 +140,7 @@ def endure(
             for kind in (GROUP, TRANSACTION):  # their topics stay, however they come to be
                 await_coordinator(wire, "any", kind)
         with (
-            besiege(broker, growth=64 * MIB, pause_s=0.01) as under,
+            besiege(broker, growth=64 * MIB) as under,
             contextlib.closing(Companion(broker.port)) as companion,
         ):
             open_before = descriptors(broker)
