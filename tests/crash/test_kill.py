@@ -30,7 +30,7 @@ SETTINGS: dict[str, object] = {
 }
 LONG_ROUNDS = 50
 each_length = pytest.mark.parametrize(
-    "rounds", [12, pytest.param(LONG_ROUNDS, marks=pytest.mark.long)], ids=["short", "long"]
+    "rounds", [8, pytest.param(LONG_ROUNDS, marks=pytest.mark.long)], ids=["short", "long"]
 )
 
 

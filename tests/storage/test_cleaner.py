@@ -575,7 +575,7 @@ def test_reader_knows_what_the_dictionary_knows(tmp_path: Path, seed: int) -> No
 def test_a_crash_at_any_step_loses_nothing(tmp_path: Path) -> None:
     history = History(random.Random(run_seed()))
     log = open_log(tmp_path / "origin", SETTINGS)
-    history.write(log, 25)
+    history.write(log, 15)
     history.end_all(log)
     log.roll()
     history.put(log, PRODUCERS[0])  # which stays open

@@ -172,7 +172,7 @@ def test_what_a_failed_pass_has_left_is_no_damage_under_another_policy(
     while failed:
         broker = Broker([tmp_path / f"{step}"])
         history = History(random.Random(run_seed()))
-        history.write(broker.log, 12)
+        history.write(broker.log, 8)
         history.end_all(broker.log)
         broker.log.roll()
         history.put(broker.log, PRODUCERS[0])  # which stays open
