@@ -44,7 +44,7 @@ few = settings(max_examples=4, print_blob=True, suppress_health_check=list(Healt
 
 
 def places(cls: type[Struct], version: int) -> Iterator[tuple[Struct, Struct, Field]]:
-    """Yield each field of a message and the structures in it; undo what is done to it then."""
+    """Yield each field of a message and the structures in it; put its value back afterwards."""
     message = sample(cls, version, random.Random(f"{cls.__name__} {version}"))
     for held in list(structures(message)):
         for f in held.fields:
