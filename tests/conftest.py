@@ -53,7 +53,7 @@ PLAIN_IN_EVERY_RUN = (
 """Here Produce and Fetch themselves are tested, so the plain plane belongs to every run. Elsewhere
 it takes `--long`: `tests/handlers/test_fast_*.py` compare the responses of both byte for byte."""
 
-PLAIN_WITH_LONG = ("tests/hostile/test_flood.py",)
+PLAIN_WITH_LONG = ("tests/hostile/test_flood.py", "tests/hostile/test_groups.py")
 """Except these: both planes cut streams into requests alike, and the other files try each attack on
 Produce and Fetch on both."""
 
