@@ -17,6 +17,7 @@ from typing import Any
 import hypothesis
 import pytest
 
+from plog.protocol.api_keys import ApiKey
 from tests import compatibility, planes
 from tests.planes import Plane
 
@@ -44,8 +45,29 @@ WITHOUT_SPARKS_SESSION = tuple(
 PLAIN_IN_EVERY_RUN = (
     "tests/test_planes.py",
     "tests/crash/test_kill.py",
-    "tests/handlers/",
-    "tests/hosts/",
+    *(
+        f"tests/handlers/test_{name}.py"
+        for name in (
+            *("acks_all", "fetch", "fetch_sessions", "gone_clients", "held_logs"),
+            *("produce", "slow_disks", "stress"),
+        )
+    ),
+    "tests/handlers/test_cluster.py::test_fetch_that_waits_is_woken_after_a_move",
+    "tests/handlers/test_cluster.py::test_replica_moves_while_it_is_written_and_nothing_is_lost",
+    "tests/handlers/test_configs.py::test_topic_s_settings_are_in_force_without_a_restart",
+    *(
+        f"tests/handlers/test_every_version.py::test_request_that_{outcome}[plain-{api:d}-"
+        for outcome in ("can_be_granted_is", "can_not_be_granted_is_refused_by_its_code")
+        for api in (ApiKey.PRODUCE, ApiKey.FETCH)
+    ),
+    "tests/handlers/test_topics.py::test_records_",
+    *(
+        f"tests/hosts/test_{name}"
+        for name in (
+            *("clock_steps.py", "descriptors.py", "lost_disks.py"),
+            *("full_disk.py::test_disk_that_others_fill", "full_disk.py::test_producers_go_on"),
+        )
+    ),
     "tests/hostile/",
     "tests/transactions/test_committed_reads.py",
     "tests/transactions/test_transactions.py",
