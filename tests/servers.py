@@ -15,7 +15,9 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.forks import Forked
 from tests.planes import FAST_PATH, Plane, broker_settings
+from tests.waiting import until
 
 START_TIMEOUT_S = 90
 STOP_TIMEOUT_S = 90
@@ -71,9 +73,9 @@ class BrokerProcess:
         self.overrides = broker_settings(
             self.port, ",".join(map(str, self.log_dirs)), overrides or {}
         )
-        self._launcher = launcher or [sys.executable, "-m", "plog", "server"]
+        self._launcher = launcher
         self._environment = environment or {}
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: subprocess.Popen[bytes] | Forked | None = None
 
     @property
     def bootstrap(self) -> str:
@@ -98,17 +100,23 @@ class BrokerProcess:
         return sum(map(int, re.findall(r"(\d+) of them on the fast path", self.log)))
 
     def start(self) -> BrokerProcess:
-        command = list(self._launcher)
-        for key, value in self.overrides.items():
-            command += ["--override", f"{key}={value}"]
+        arguments = [
+            word
+            for key, value in self.overrides.items()
+            for word in ("--override", f"{key}={value}")
+        ]
         with self.log_path.open("ab") as log:
-            self._process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env={**os.environ, **self._environment},
-            )
+            if self._launcher or self._environment:
+                command = self._launcher or [sys.executable, "-m", "plog", "server"]
+                self._process = subprocess.Popen(
+                    [*command, *arguments],
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    env={**os.environ, **self._environment},
+                )
+            else:
+                self._process = Forked(["server", *arguments], log)
         deadline = time.monotonic() + START_TIMEOUT_S
         while True:
             if self._process.poll() is not None:
@@ -153,12 +161,16 @@ class BrokerProcess:
             self._process.wait()
             self._process = None
 
+    def _thread_states(self) -> Iterator[str]:
+        for stat in Path(f"/proc/{self.pid}/task").glob("*/stat"):
+            yield stat.read_text().rpartition(")")[2].split()[0]
+
     @contextlib.contextmanager
     def suspended(self) -> Iterator[None]:
         """Hold the broker in the block. SIGSTOP alone takes effect later on a busy host."""
         os.kill(self.pid, signal.SIGSTOP)
         try:
-            os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WNOWAIT)  # until all its threads are
+            until(lambda: set(self._thread_states()) == {"T"}, "suspended")
             yield
         finally:
             os.kill(self.pid, signal.SIGCONT)

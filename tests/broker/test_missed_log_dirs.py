@@ -258,12 +258,17 @@ def test_identity_that_is_lost_is_found_by_the_place(broker: BrokerProcess) -> N
 # -- killed at every step --------------------------------------------------------------------------
 
 AT_EVERY_STEP = """
-import asyncio, os, shutil, sys
+import asyncio, importlib, os, pkgutil, shutil, sys
 from pathlib import Path
+import plog.handlers
 from plog.broker import Broker
 from plog.cluster.store_copy import StoreCopy
 from plog.settings.definitions import BrokerSettings
 from plog.storage.filesystem import Filesystem
+
+# A start imports these: here once, and not in each child.
+for one in pkgutil.iter_modules(plog.handlers.__path__, "plog.handlers."):
+    importlib.import_module(one.name)
 
 pristine, work, unmounted = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3:]
 settings = BrokerSettings({
