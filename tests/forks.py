@@ -1,8 +1,8 @@
 """Broker processes that are forked from one that has imported plog: most of a start is imports.
 
 `Forked` does what the tests need of `subprocess.Popen`. Each process of tests has one server
-(`main`), which forks a process for each request and tells its exit status. Brokers with a launcher
-or an environment of their own are started as commands (`tests/servers.py`).
+(`main`), which forks a process for each request and reports its exit status. Brokers with a
+launcher or an environment of their own are started as commands (`tests/servers.py`).
 """
 
 from __future__ import annotations
@@ -79,10 +79,10 @@ class Forked:
         if self.returncode is None:
             self._socket.settimeout(timeout)
             try:
-                told = self._socket.recv(NUMBER.size)
+                status = self._socket.recv(NUMBER.size)
             except (BlockingIOError, TimeoutError):
                 raise subprocess.TimeoutExpired("plog", timeout or 0) from None
-            self.returncode = int(NUMBER.unpack(told)[0])
+            self.returncode = int(NUMBER.unpack(status)[0])
             self._socket.close()
         return self.returncode
 
@@ -106,7 +106,7 @@ def prepare() -> None:
 
 
 def serve() -> dict[str, Any]:
-    """Fork for each request; return it in the child. Return never where nobody asks any more."""
+    """Fork for each request and return it in the child. The server ends with its last client."""
     asked = socket.socket(fileno=0)
     woken, wakes = socket.socketpair()
     for one in (woken, wakes):
@@ -114,12 +114,12 @@ def serve() -> dict[str, Any]:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for who asks
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(wakes.fileno(), warn_on_full_buffer=False)
-    told: dict[int, socket.socket] = {}
+    reports: dict[int, socket.socket] = {}
     while True:
         ready, _, _ = select.select([asked, woken], [], [])
         if woken in ready:
             woken.recv(1000)
-            reap(told)
+            reap(reports)
         if asked not in ready:
             continue
         text, fds, _, _ = socket.recv_fds(asked, LARGEST, 2)
@@ -127,22 +127,22 @@ def serve() -> dict[str, Any]:
             os._exit(0)
         child = os.fork()
         if not child:
-            for one in (asked, woken, wakes, *told.values()):
+            for one in (asked, woken, wakes, *reports.values()):
                 one.detach()  # or it would close its number later, whosever it is then
             become(fds[0])
             return dict(json.loads(text))
         os.close(fds[0])
-        told[child] = socket.socket(fileno=fds[1])
-        told[child].sendall(NUMBER.pack(child))
+        reports[child] = socket.socket(fileno=fds[1])
+        reports[child].sendall(NUMBER.pack(child))
 
 
-def reap(told: dict[int, socket.socket]) -> None:
-    """Tell of each child that has ended."""
-    while told:
+def reap(reports: dict[int, socket.socket]) -> None:
+    """Send the status of each child that has ended."""
+    while reports:
         child, status = os.waitpid(-1, os.WNOHANG)
         if not child:
             return
-        with told.pop(child) as one, contextlib.suppress(OSError):  # nobody wants to know
+        with reports.pop(child) as one, contextlib.suppress(OSError):  # the reader is gone
             one.sendall(NUMBER.pack(os.waitstatus_to_exitcode(status)))
 
 
