@@ -158,22 +158,22 @@ def test_drivers_python_goes_before_and_the_workers_is_looked_at_too(
     ],
 )
 def test_what_is_no_python_is_said(
-    environment: Environment, tmp_path: Path, text: str | None, says: str
+    quick: Environment, tmp_path: Path, text: str | None, says: str
 ) -> None:
     named = tmp_path / "jupyter"
     if text is not None:
         script(named, text)
-    line = failure(examine_spark({**environment, "PYSPARK_DRIVER_PYTHON": str(named)}))
+    line = failure(examine_spark({**quick, "PYSPARK_DRIVER_PYTHON": str(named)}))
     assert f"PYSPARK_DRIVER_PYTHON={named}" in line
     assert says in line
 
 
 def test_python_that_hangs_is_not_waited_for(
-    environment: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    quick: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(spark_doctor, "PROBE_S", 0.2)
     named = script(tmp_path / "hangs", "exec sleep 60")
-    line = failure(examine_spark({**environment, "PYSPARK_PYTHON": str(named)}))
+    line = failure(examine_spark({**quick, "PYSPARK_PYTHON": str(named)}))
     assert "no response within 0.2 s" in line
 
 
@@ -279,11 +279,9 @@ def test_folder_that_has_plogs_name_is_no_plog(
     assert f"has no plog ({folder} is a folder, not a package)" in line
 
 
-def test_another_plog_is_warned_of(
-    environment: Environment, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_plog_is_warned_of(quick: Environment, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spark_doctor, "__version__", "99")
-    (line,) = lines_of(examine_spark(environment), Verdict.WARNING)
+    (line,) = lines_of(examine_spark(quick), Verdict.WARNING)
     assert "has plog " in line
     assert line.partition(" -> ")[0].endswith(" has 99")
 
