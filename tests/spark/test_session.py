@@ -347,6 +347,7 @@ def some_flights(broker: BrokerProcess):
     return flights
 
 
+@pytest.mark.parametrize("run_script", ["spark-submit"], indirect=True)
 @DEAR_PLANES
 def test_script_prints_the_report(broker, some_flights, run_script, tmp_path):
     until = datetime(2013, 1, 1, 15, tzinfo=UTC)

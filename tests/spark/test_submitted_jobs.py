@@ -58,7 +58,6 @@ def run(broker: BrokerProcess, run_script: RunScript, tmp_path: Path) -> Callabl
     return run
 
 
-@pytest.mark.parametrize("run_script", ["spark-submit"], indirect=True)
 def test_report_over_an_activity_stream(
     broker: BrokerProcess, new_topic: NewTopic, run: Callable[..., str], tmp_path: Path
 ) -> None:
