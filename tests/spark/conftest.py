@@ -19,9 +19,10 @@ import pytest
 from click.testing import CliRunner
 
 from plog.client.admin import Admin
+from tests.conftest import ROOT
 from tests.planes import Plane
 from tests.servers import BrokerProcess
-from tests.spark.jvm import QUICK_JVM, ROOT, make_spark_home
+from tests.spark.jvm import QUICK_JVM, SHORT_RUN, make_spark_home
 from tests.spark.submitted import submit
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ def new_topic(broker: BrokerProcess) -> Callable[..., str]:
 
 
 @pytest.fixture(scope="package")
-def workers_find_plog(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+def workers_find_plog() -> Iterator[dict[str, str]]:
     """Let Spark's workers import this checkout, installed or not; yield the environment.
 
     Only while the tests of this package run: other processes that tests start inherit it.
@@ -62,8 +63,9 @@ def workers_find_plog(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict
     wanted = {
         "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]),
         "PYSPARK_PYTHON": sys.executable,
-        "SPARK_HOME": str(make_spark_home(tmp_path_factory.mktemp("spark-home"))),
+        "SPARK_HOME": str(make_spark_home()),
         "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_LAUNCHER_OPTS": SHORT_RUN,  # of the JVM that composes the command of another
     }
     with pytest.MonkeyPatch.context() as patch:
         for name, value in wanted.items():
@@ -83,6 +85,7 @@ def spark(workers_find_plog: dict[str, str]) -> Iterator[Any]:
         spark_sql_shuffle_partitions="2",
         spark_sql_session_timeZone="UTC",
         spark_driver_extraJavaOptions=QUICK_JVM,
+        spark_connect_grpc_binding_port="0",  # any free one, for `test_connect.py`
     )
     running.sparkContext.setLogLevel("OFF")
     yield running
@@ -122,7 +125,8 @@ def run_script(
     """Return a function that runs a script of spark/, in the shared session or by spark-submit.
 
     spark-submit starts a JVM for each run, in the same way for all scripts. So every run of the
-    tests submits one script (`test_report_over_an_activity_stream`); `--long` submits the others.
+    tests submits one script, the one whose query is the simplest (`test_script_prints_the_report`);
+    `--long` submits the others.
     """
     if request.param == "spark-submit":
         return partial(submit, workers_find_plog)

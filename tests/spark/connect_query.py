@@ -1,6 +1,6 @@
 """A client of Spark Connect, which has no session but a server's.
 
-    python -m tests.spark.connect_query BROKERS SOURCE WRITTEN SINK CHECKPOINT
+    python -m tests.spark.connect_query SERVER BROKERS SOURCE WRITTEN SINK CHECKPOINT
 
 Reads the source in a batch query and says what it has found; writes 100 values to a topic in
 another; copies it to the sink in a stream, and says what `copy_query` says.
@@ -12,13 +12,13 @@ import sys
 
 from plog.spark.session import session
 from tests.spark.cluster_query import LARGE, count
-from tests.spark.copy_query import copy, small
+from tests.spark.copy_query import copy
 
 
 def main() -> None:
     """Run it."""
-    brokers, source, written, sink, checkpoint = sys.argv[1:]
-    spark = session("connect", spark_remote="local[2]", **small())
+    server, brokers, source, written, sink, checkpoint = sys.argv[1:]
+    spark = session("connect", spark_remote=server)
     print(type(spark).__module__, flush=True)
     count(spark, brokers, source)
     rows = spark.range(100).selectExpr("cast(cast(id AS string) AS binary) AS value")

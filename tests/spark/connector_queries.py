@@ -18,7 +18,8 @@ import pytest
 from pyspark.sql.functions import spark_partition_id
 
 from plog.spark.session import session
-from tests.spark.jvm import QUICK_JVM, ROOT
+from tests.conftest import ROOT
+from tests.spark.jvm import QUICK_JVM
 from tests.spark.jvm_connector import connector_jars
 
 P = ParamSpec("P")

@@ -1,29 +1,78 @@
-"""How tests start Spark: its JVMs and its Python workers.
+"""How tests start Spark: its home, its JVMs and its Python workers.
 
-An archive of the loaded classes (class data sharing) halves the processor time of a start, about
-4 s. It is not used: to write it takes 50 s in each new checkout, and a run starts a dozen JVMs.
+A run starts a dozen JVMs and hundreds of workers. Both start quickly, thanks to files that are
+made once and kept in .venv.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pyspark
 
-ROOT = Path(__file__).resolve().parent.parent.parent
-QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+from tests.compat.made import made_once
+from tests.conftest import ROOT
+
+INSTALLED = Path(os.path.realpath(pyspark.__file__)).parent
+ARCHIVED = """
+import sys
+from pyspark.sql import SparkSession
+session = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
+spark = session.config("spark.driver.extraJavaOptions", sys.argv[1]).getOrCreate()
+spark.range(10).selectExpr("sum(id)").collect()
+spark.stop()
+"""
+"""A program whose JVM writes the archive. One that runs streams too saves no more time."""
+ARCHIVE_TIMEOUT_S = 240
+SHORT_RUN = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """Tests are short: the best code and parallel collection cost more than they save."""
 
 
-def make_spark_home(directory: Path) -> Path:
-    """Make a SPARK_HOME whose Python workers import PySpark from its installed files.
+def _key() -> str:
+    """Return a name for the sources of the archive. A JVM ignores an archive that does not fit."""
+    java = Path(os.path.realpath(shutil.which("java") or "/"))
+    of = pyspark.__version__, INSTALLED, java, java.stat().st_mtime, ARCHIVED
+    return hashlib.sha256(repr(of).encode()).hexdigest()[:12]
 
-    Else they import it from `pyspark.zip`, which has no compiled files: each new worker process
-    compiles PySpark, in half a second of processor time. Tests start hundreds of workers.
+
+KEY = _key()
+MADE = ROOT / ".venv" / "spark"
+ARCHIVE = MADE / f"classes-{KEY}"
+QUICK_JVM = f"{SHORT_RUN} -XX:SharedArchiveFile={ARCHIVE}/classes.jsa -Xlog:cds*=off"
+"""Options of each JVM that runs Spark; `make_spark_home` makes the archive."""
+
+
+def make_spark_home() -> Path:
+    """Return a SPARK_HOME from which JVMs and Python workers start quickly.
+
+    - Its Python workers import PySpark from its installed files, and not from `pyspark.zip`. That
+      has no compiled files: each new worker process would compile PySpark, in half a second of
+      processor time.
+    - Its JVMs find their classes in an archive (class data sharing), which names its jars by their
+      paths. The archive halves the processor time until a first query has ended.
     """
-    installed = Path(os.path.realpath(pyspark.__file__)).parent
-    for path in installed.iterdir():
+    home = made_once(MADE / f"home-{KEY}", _link)
+    made_once(ARCHIVE, lambda made: _archive(home, made))
+    return home
+
+
+def _link(home: Path) -> None:
+    for path in INSTALLED.iterdir():
         if path.name != "python":  # the folder of pyspark.zip
-            (directory / path.name).symlink_to(path)
-    return directory
+            (home / path.name).symlink_to(path)
+
+
+def _archive(home: Path, made: Path) -> None:
+    """Write the classes that a JVM has loaded at the end of a query."""
+    options = f"{SHORT_RUN} -XX:ArchiveClassesAtExit={made / 'classes.jsa'} -Xlog:cds*=off"
+    subprocess.run(
+        [sys.executable, "-c", ARCHIVED, options],
+        env={**os.environ, "SPARK_HOME": str(home), "SPARK_LOCAL_IP": "127.0.0.1",
+             "PYSPARK_PYTHON": sys.executable},
+        stdin=subprocess.DEVNULL, capture_output=True, timeout=ARCHIVE_TIMEOUT_S, check=True,
+    )  # fmt: skip

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, Self
 
 import psutil
-import pyspark
 
 from tests.servers import free_port
 from tests.spark.jvm import QUICK_JVM
@@ -23,7 +22,6 @@ from tests.waiting import until
 
 MASTER_HOST = "127.0.0.1"
 WORKER_HOSTS = ("127.0.0.1", "127.0.0.2")
-SPARK_HOME = Path(pyspark.__file__).parent
 START_TIMEOUT_S = 120
 
 
@@ -35,7 +33,7 @@ class Daemon:
         with log.open("ab") as out:
             # spark-class becomes the JVM, so that its pid is the JVM's.
             self._process = subprocess.Popen(
-                [str(SPARK_HOME / "bin" / "spark-class"), *map(str, command)],
+                [f"{environment['SPARK_HOME']}/bin/spark-class", *map(str, command)],
                 env={**environment},
                 stdin=subprocess.DEVNULL,
                 stdout=out,
@@ -87,7 +85,6 @@ class Standalone:
         self._directory = directory
         self._environment = {
             **environment,
-            "SPARK_HOME": str(SPARK_HOME),
             "SPARK_DAEMON_MEMORY": "256m",
             "SPARK_DAEMON_JAVA_OPTS": f"{QUICK_JVM} -Dspark.master.rest.enabled=false",
             "SPARK_LOCAL_DIRS": str(directory / "local"),

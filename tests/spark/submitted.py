@@ -8,7 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.spark.jvm import QUICK_JVM, ROOT
+from tests.conftest import ROOT
+from tests.spark.jvm import QUICK_JVM
 
 JOBS = ROOT / "spark"
 TIMEOUT_S = 120

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,21 +19,27 @@ pytestmark = DEAR
 PATIENCE_S = 200
 
 
+@pytest.fixture
+def server(spark: Any) -> str:
+    """Return the URL of a server in the JVM of the tests' session; it has sessions of its own."""
+    package = spark._jvm.org.apache.spark.sql.connect.service
+    service = getattr(getattr(package, "SparkConnectService$"), "MODULE$")
+    service.start(spark._jsc.sc())
+    return f"sc://127.0.0.1:{service.localPort()}"
+
+
 @pytest.mark.usefixtures("plane")
 def test_topics_are_read_and_written_in_batch_queries_and_streams(
-    tmp_path: Path, workers_find_plog: dict[str, str]
+    server: str, tmp_path: Path
 ) -> None:
-    # Its server has a free port then, and not the one that is the same for all.
-    environment = {**workers_find_plog, "SPARK_TESTING": "1"}
     with BrokerProcess(tmp_path) as broker:
         fill(broker)
         with Admin(broker.bootstrap) as admin:
             admin.create_topic("written")
         checkpoint = str(tmp_path / "checkpoint")
-        command = "-m", "tests.spark.connect_query", broker.bootstrap
+        command = "-m", "tests.spark.connect_query", server, broker.bootstrap
         done = subprocess.run(
             [sys.executable, *command, "source", "written", "sink", checkpoint],
-            env=environment,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
