@@ -68,16 +68,18 @@ PLAIN_IN_EVERY_RUN = (
             *("full_disk.py::test_disk_that_others_fill", "full_disk.py::test_producers_go_on"),
         )
     ),
-    "tests/hostile/",
+    *(
+        f"tests/hostile/test_{name}.py"
+        for name in (
+            *("answers", "batches", "clients", "fetches"),
+            *("forgery", "frames", "limits", "names"),
+        )
+    ),
     "tests/transactions/test_committed_reads.py",
     "tests/transactions/test_transactions.py",
 )
 """Here Produce and Fetch themselves are tested, so the plain plane belongs to every run. Elsewhere
 it takes `--long`: `tests/handlers/test_fast_*.py` compare the responses of both byte for byte."""
-
-PLAIN_WITH_LONG = ("tests/hostile/test_flood.py", "tests/hostile/test_groups.py")
-"""Except these: both planes cut streams into requests alike, and the other files try each attack on
-Produce and Fetch on both."""
 
 # No timing decides a test: a busy machine is late, not wrong.
 hypothesis.settings.register_profile(
@@ -144,10 +146,7 @@ def pytest_report_header() -> list[str]:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: not item.nodeid.startswith(FIRST))
     for item in items:
-        if planes.plane_of(item) is Plane.PLAIN and not (
-            item.nodeid.startswith(PLAIN_IN_EVERY_RUN)
-            and not item.nodeid.startswith(PLAIN_WITH_LONG)
-        ):
+        if planes.plane_of(item) is Plane.PLAIN and not item.nodeid.startswith(PLAIN_IN_EVERY_RUN):
             item.add_marker(pytest.mark.long)
     if config.getoption("--long"):
         return
