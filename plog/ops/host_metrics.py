@@ -41,6 +41,9 @@ PAGE_S = 2.0
 """Timeout for reading the broker's page, which happens between two records."""
 KEEP_MS = 3_600_000
 """How long records wait for an unreachable cluster before they are dropped."""
+DELETED_S = 5.0
+"""A topic that is being deleted can be created again within this time."""
+LOOK_S = 0.05
 CLOSE_S = 10.0
 BLOCK_MS = ASK_MS = 5_000
 
@@ -392,12 +395,18 @@ class Agent:
                 on_delivery=delivered,
             )
 
+        # `send` itself waits that long for a topic.
+        deadline = time.monotonic() + BLOCK_MS / 1000 + DELETED_S
         try:
-            try:
-                send()
-            except UnknownTopicOrPartition:  # the topic was deleted meanwhile
+            while True:
+                try:
+                    send()
+                    break
+                except UnknownTopicOrPartition:  # the topic was deleted, or is being deleted
+                    if time.monotonic() > deadline:
+                        raise
                 self._create_topic()
-                send()
+                time.sleep(LOOK_S)
         except PlogError as fault:
             delivered(None, fault)
 

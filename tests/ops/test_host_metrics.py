@@ -20,6 +20,7 @@ import pytest
 
 from plog.client.admin import Admin
 from plog.client.consumer import Consumer
+from plog.client.producer import Producer
 from plog.errors import UnknownTopicOrPartition
 from plog.ops import host_metrics
 from plog.ops.host_metrics import (
@@ -424,6 +425,22 @@ def test_topic_that_is_deleted_under_the_agent_is_there_again(
             )
         until(lambda: len(records(broker, "deleted")) >= 2, "are two records there again")
         until(lambda: len(told) % 2 == 0, "is told that it goes on")
+
+
+def test_record_waits_for_a_topic_that_is_still_being_deleted(
+    broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until it is gone, it cannot be created again, and nothing can be sent to it."""
+    send, refusals = Producer.send, iter(range(3))
+
+    def refuse_at_first(producer: Producer, topic: str, *arguments: Any, **more: Any) -> Any:
+        if next(refusals, None) is not None:
+            raise UnknownTopicOrPartition(f"topic {topic!r} does not exist")
+        return send(producer, topic, *arguments, **more)
+
+    monkeypatch.setattr(Producer, "send", refuse_at_first)
+    with agent(AgentSettings(broker.bootstrap, "late", "a", every_s=0.1)):
+        until(lambda: len(records(broker, "late")) >= 2, "are two records there")
 
 
 def test_records_that_nobody_takes_are_counted(
