@@ -58,11 +58,11 @@ LINK = {
 
 
 def last_build() -> str:
-    """Return the kind of build that the C files are there for."""
-    return LAST_BUILD.read_text() if LAST_BUILD.exists() else "release"
+    """Return the kind of build that the C files are there for; nothing if they are not all."""
+    return LAST_BUILD.read_text() if LAST_BUILD.exists() else ""
 
 
-KIND = last_build() if BUILD == "fuzz" else BUILD
+KIND = last_build() or "release" if BUILD == "fuzz" else BUILD
 DIRECTIVES = {
     "language_level": 3,
     "boundscheck": KIND != "release",
@@ -101,14 +101,15 @@ def kernels() -> list[Extension]:
 
     What another kind of build has left would hide what this one is for.
     """
+    is_other = last_build() != KIND
+    LAST_BUILD.parent.mkdir(exist_ok=True)
+    LAST_BUILD.unlink(missing_ok=True)
     translated: list[Extension] = cythonize(
         extensions(),
         compiler_directives=DIRECTIVES,
-        force=last_build() != KIND,
+        force=is_other,
         nthreads=PROCESSORS,
-        cache="CYTHON_CACHE_DIR" in os.environ,
     )
-    LAST_BUILD.parent.mkdir(exist_ok=True)
     LAST_BUILD.write_text(KIND)
     return translated
 

@@ -108,8 +108,6 @@ def test_asv_runs_every_benchmark_quickly(tmp_path: Path) -> None:
         # both, this checkout's kernels are timed, whatever is installed and set.
         "PYTHONPATH": str(ROOT),
         "ASV_PYTHONPATH": str(ROOT),
-        # Most of the time would go into compiling the same modules for each benchmark's process.
-        "PYTHONPYCACHEPREFIX": str(tmp_path / "bytecode"),
     }
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
     asv = [sys.executable, "-m", "asv"]

@@ -32,6 +32,7 @@ from tests.compat.clients import CODECS, Confluent, Sent
 from tests.compat.made import STATUS
 from tests.conftest import ROOT
 from tests.servers import BrokerProcess, free_port
+from tests.spark.jvm import SHORT_RUN
 from tests.test_pages import BLOCK, anchors, links
 from tests.units import EXPOSURE, INSTALLED, add_units_of_every_host, complaints, exposure
 
@@ -346,6 +347,7 @@ def test_spark_finds_the_format_of_an_installed_wheel(wheel: Path, tmp_path: Pat
     environment = {key: value for key, value in os.environ.items() if "PYTHON" not in key}
     # As when it is activated.
     environment |= {"PATH": f"{bin_}:{environment['PATH']}", "SPARK_LOCAL_IP": "127.0.0.1"}
+    environment["JAVA_TOOL_OPTIONS"] = SHORT_RUN
     run(sys.executable, "-m", "venv", venv)
     quick = "--disable-pip-version-check", "--no-compile"
     wanted = f"{wheel}[spark]"

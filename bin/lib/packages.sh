@@ -77,10 +77,18 @@ build_wheel() {
     fi
     raw=$(mktemp -d)
     source=$(mktemp -d)
-    # A tree of its own: what is built in the checkout is for its own .venv.
+    # A tree of its own: what is built in the checkout is for its own .venv. But Cython's C files are for any.
     cp -r setup.py pyproject.toml README.md plog pyspark_plog asv_bench "$source"
     find "$source" \( -name '*.so' -o -name '__pycache__' \) -prune -exec rm -rf {} +
-    find "$source/plog/_native" -name '*.c' -delete
+    if [ -x "$venv_python" ] && [ "$(stamp_of kernels)" = "$(hash_of_kernels)" ] &&
+        [ "$(cat build/plog-build)" = release ]; then
+        mkdir "$source/build"
+        cp build/plog-build "$source/build"
+        # Cython wants them newer than its own files, too.
+        touch "$source"/plog/_native/*.c
+    else
+        find "$source/plog/_native" -name '*.c' -delete
+    fi
     # There the build is known to all: pip, `plog --version`, the metrics page, the Debian package.
     sed -i "s|^__version__ = .*|__version__ = \"$version\"|" "$source/plog/__init__.py"
     quietly "building the wheel (pip; minutes)" compiling "$builder_python" \

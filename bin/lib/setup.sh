@@ -257,12 +257,11 @@ pip_install() {
     "$venv_python" -m pip install --disable-pip-version-check --no-input --no-compile "$@"
 }
 
-# compiling PYTHON COMMAND... : runs a command that compiles kernels for that Python. Cython, and ccache if there
-# is one, do nothing twice, wherever the sources are.
+# compiling PYTHON COMMAND... : runs a command that compiles kernels for that Python, with ccache if there is
+# one. It compiles no file twice, wherever the sources are.
 compiling() {
     local python=$1 compiler
     shift
-    local -x CYTHON_CACHE_DIR=${CYTHON_CACHE_DIR:-$PWD/$venv/cython}
     if [ -n "${CC:-}" ] || ! command -v ccache >/dev/null; then
         "$@"
         return
