@@ -20,6 +20,7 @@ TESTS = Path(__file__).parent
 ONE_PLANE = {
     "broker/test_missed_log_dirs.py": "of what a start finds, whichever path serves it then",
     "cli/test_log_dirs.py": "of a broker that is stopped",
+    "compat/programs.py": "of the classes that a client loads",
     "compat/record_requests.py": "of what clients send, not of what they are answered",
     "compat/test_fast_share.py": "of the fast path alone",
     "compat/test_kafka_group_configs.py": "of groups, and neither writes nor reads records",
