@@ -110,7 +110,8 @@ def kernels() -> list[Extension]:
         force=is_other,
         nthreads=PROCESSORS,
     )
-    LAST_BUILD.write_text(KIND)
+    if not (WANTED and is_other):
+        LAST_BUILD.write_text(KIND)
     return translated
 
 

@@ -77,13 +77,15 @@ build_wheel() {
     fi
     raw=$(mktemp -d)
     source=$(mktemp -d)
-    # A tree of its own: what is built in the checkout is for its own .venv. But Cython's C files are for any.
+    # A tree of its own: what is built in the checkout is for its own .venv. Cython's C files fit any Python,
+    # so they are taken if they are still those of the last build, and of these sources.
     cp -r setup.py pyproject.toml README.md plog pyspark_plog asv_bench "$source"
     find "$source" \( -name '*.so' -o -name '__pycache__' \) -prune -exec rm -rf {} +
-    if [ -x "$venv_python" ] && [ "$(stamp_of kernels)" = "$(hash_of_kernels)" ] &&
-        [ "$(cat build/plog-build)" = release ]; then
+    if [ -x "$venv_python" ] && [ "$(stamp_of build)" = release ] &&
+        [ "$(stamp_of kernels)" = "$(hash_of_kernels)" ] &&
+        [ "$(stamp_of translated)" = "$(hash_of_translated)" ]; then
         mkdir "$source/build"
-        cp build/plog-build "$source/build"
+        printf release >"$source/build/plog-build"
         # Cython wants them newer than its own files, too.
         touch "$source"/plog/_native/*.c
     else

@@ -224,6 +224,9 @@ hash_of_kernels() {
     } | hash_of
 }
 
+# Of the C files that Cython made.
+hash_of_translated() { cat plog/_native/*.c 2>/dev/null | hash_of; }
+
 kernels_are_there() {
     local source
     for source in plog/_native/*.pyx; do
@@ -252,7 +255,7 @@ PYTHON
     )
 }
 
-# Python compiles what it imports when it does; most of what is installed it never does.
+# Python compiles a module at its first import. Most installed modules are never imported.
 pip_install() {
     "$venv_python" -m pip install --disable-pip-version-check --no-input --no-compile "$@"
 }
@@ -272,7 +275,7 @@ compiling() {
 }
 
 install_packages() {
-    local extra=$1 hash compiler
+    local extra=$1 hash
     hash=$(hash_of_packages)
     # The test extra holds the others.
     if { [ "$(stamp_of "$extra")" = "$hash" ] || [ "$(stamp_of test)" = "$hash" ]; } &&
@@ -281,8 +284,8 @@ install_packages() {
     fi
     quietly "installing what the kernels are built with (pip)" \
         pip_install "setuptools>=77" "cython>=3.0"
-    # The compiler is busy for minutes the first time; pip downloads meanwhile. A process group of its own
-    # ends with this shell, by Ctrl-C too.
+    # The compiler is busy for minutes the first time; pip downloads meanwhile. The compiler runs in its own
+    # process group, so that the trap can end all of it, after Ctrl-C too.
     set -m
     build_kernels &
     compiler=$!
@@ -290,7 +293,7 @@ install_packages() {
     trap 'kill -- "-$compiler" 2>/dev/null' EXIT
     PLOG_BUILD=none quietly "installing plog[$extra] (pip)" \
         pip_install --no-build-isolation -e ".[$extra]"
-    wait "$compiler"
+    wait "$compiler" || exit 1
     trap - EXIT
     put_stamp "$extra" "$hash"
 }
@@ -301,9 +304,11 @@ build_kernels() {
     if [ "$(stamp_of kernels)" = "$hash" ] && kernels_are_there; then
         return
     fi
+    rm -f "$venv/plog-kernels.stamp"
     quietly "building the kernels (minutes the first time)" \
         compiling "$venv_python" "$venv_python" setup.py build_ext --inplace
     put_stamp kernels "$hash"
+    put_stamp translated "$(hash_of_translated)"
     put_stamp build "${PLOG_BUILD:-release}"
 }
 
