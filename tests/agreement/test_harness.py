@@ -46,18 +46,18 @@ def loop(case):
 
 
 @pytest.mark.parametrize(
-    ("check", "report"),
+    ("check", "bound", "report"),
     [
-        (crash, "died by SIGSEGV at case 2: 'bad'"),
-        (refuse, "failed at case 2: 'bad'(.|\n)*it is bad"),
-        (hoard, "failed at case 2: 'bad'(.|\n)*Cannot allocate memory"),
-        (loop, "died by SIGXCPU at case 2: 'bad'"),
-        (wait, "died by SIGALRM at case 2: 'bad'"),
+        (crash, {}, "died by SIGSEGV at case 2: 'bad'"),
+        (refuse, {}, "failed at case 2: 'bad'(.|\n)*it is bad"),
+        (hoard, {"memory_bytes": 64 << 20}, "failed at case 2: 'bad'(.|\n)*Cannot allocate memory"),
+        (loop, {"cpu_s": 1}, "died by SIGXCPU at case 2: 'bad'"),
+        (wait, {"wall_s": 1}, "died by SIGALRM at case 2: 'bad'"),
     ],
 )
-def test_case_that_fails_in_the_child_is_named(check, report):
+def test_case_that_fails_in_the_child_is_named(check, bound, report):
     with pytest.raises(AssertionError, match=report):
-        forked(check, ["good", "good", "bad", "good"], memory_bytes=64 << 20, seconds=1)
+        forked(check, ["good", "good", "bad", "good"], **bound)
 
 
 def test_outcome_lets_through_what_no_kernel_may_raise():
