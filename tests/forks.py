@@ -66,8 +66,8 @@ class Forked:
         with theirs:
             fds = [output.fileno(), theirs.fileno()]
             socket.send_fds(_server.socket, [json.dumps(request).encode()], fds)
-        self.pid = NUMBER.unpack(self._socket.recv(NUMBER.size))[0]
         self.returncode: int | None = None
+        self.pid = self._receive()
 
     def poll(self) -> int | None:
         try:
@@ -79,16 +79,21 @@ class Forked:
         if self.returncode is None:
             self._socket.settimeout(timeout)
             try:
-                status = self._socket.recv(NUMBER.size)
+                self.returncode = self._receive()
             except (BlockingIOError, TimeoutError):
                 raise subprocess.TimeoutExpired("plog", timeout or 0) from None
-            self.returncode = int(NUMBER.unpack(status)[0])
             self._socket.close()
         return self.returncode
 
+    def _receive(self) -> int:
+        number = self._socket.recv(NUMBER.size)
+        assert number, "the process that forks brokers has ended"
+        return int(NUMBER.unpack(number)[0])
+
     def send_signal(self, number: int) -> None:
         if self.poll() is None:
-            os.kill(self.pid, number)
+            with contextlib.suppress(ProcessLookupError):  # it has ended since
+                os.kill(self.pid, number)
 
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)

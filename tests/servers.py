@@ -163,7 +163,10 @@ class BrokerProcess:
 
     def _thread_states(self) -> Iterator[str]:
         for stat in Path(f"/proc/{self.pid}/task").glob("*/stat"):
-            yield stat.read_text().rpartition(")")[2].split()[0]
+            try:
+                yield stat.read_text().rpartition(")")[2].split()[0]
+            except OSError:  # the thread has ended
+                yield "X"
 
     @contextlib.contextmanager
     def suspended(self) -> Iterator[None]:
