@@ -48,8 +48,8 @@ PLAIN_IN_EVERY_RUN = (
     *(
         f"tests/handlers/test_{name}.py"
         for name in (
-            *("acks_all", "fetch", "fetch_sessions", "gone_clients", "held_logs"),
-            *("produce", "slow_disks", "stress"),
+            *("fetch", "fetch_sessions", "gone_clients"),
+            *("held_logs", "produce", "slow_disks"),
         )
     ),
     "tests/handlers/test_cluster.py::test_fetch_that_waits_is_woken_after_a_move",
@@ -70,12 +70,8 @@ PLAIN_IN_EVERY_RUN = (
     ),
     *(
         f"tests/hostile/test_{name}.py"
-        for name in (
-            *("answers", "batches", "clients", "fetches"),
-            *("forgery", "frames", "limits", "names"),
-        )
+        for name in ("answers", "batches", "clients", "fetches", "frames", "limits", "names")
     ),
-    "tests/transactions/test_committed_reads.py",
     "tests/transactions/test_transactions.py",
 )
 """Here Produce and Fetch themselves are tested, so the plain plane belongs to every run. Elsewhere

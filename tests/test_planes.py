@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.compat.clients import Plog, Sent
+from tests.conftest import PLAIN_IN_EVERY_RUN, ROOT
 from tests.handlers.running import Running
 from tests.handlers.wire import create_topic, fetch_one, make_batch, produce
 from tests.planes import FAST_PATH, Plane
@@ -46,6 +47,13 @@ ONE_PLANE = {
     "test_load.py": "of what the load generator counts",
     "test_packages.py": "of what is in a package, whose broker is as it is by default",
 }
+
+
+def test_each_test_that_runs_on_the_plain_plane_every_time_is_there() -> None:
+    for one in PLAIN_IN_EVERY_RUN:
+        path, _, name = one.partition("::")
+        source = (ROOT / path).read_text("utf-8")
+        assert f"\ndef {name.partition('[')[0]}" in source, one
 
 
 def test_broker_of_its_own_is_of_the_plane(tmp_path: Path, plane: Plane) -> None:
