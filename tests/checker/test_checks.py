@@ -57,7 +57,7 @@ ALONE = {
     Kind.TORN_TRANSACTION,
 }
 """Of these a mistake looks like nothing else; the others break more than one rule."""
-RECORDS = 60_000
+RECORDS = 200_000
 """So many that a pass of quadratic cost would not end before the timeout of the test."""
 
 
@@ -566,7 +566,7 @@ def test_value_that_nobody_has_read_in_a_world_is_unseen(seed: int, steps: int) 
 
 
 def large_history() -> list[Event]:
-    """60,000 records of ten producers, half of them in transactions, read by three consumers."""
+    """200,000 records of ten producers, half of them in transactions, read by three consumers."""
     events: list[Event] = []
     logs: dict[TopicPartition, list[int | None]] = {
         TopicPartition("t", number): [] for number in range(8)

@@ -23,7 +23,7 @@ from tests.fuzz.targets import TARGETS, planted
 
 SECONDS = int(os.environ.get("PLOG_FUZZ_SECONDS", "0"))
 NEW = 300
-"""Without PLOG_FUZZ_SECONDS. A number, and no time: the same seed tries the same inputs."""
+"""Without PLOG_FUZZ_SECONDS: a count instead of a time, so that a seed tries the same inputs."""
 LONG_SECONDS = int(os.environ.get("PLOG_FUZZ_SECONDS", "300"))
 
 # The first of them that needs the kernels builds them: more than a minute, if nobody else is busy.
@@ -51,7 +51,8 @@ def kernels() -> None:
 
 
 def look_for(name: str, seconds: int, learnt: Path | None = None) -> None:
-    least = len(list(Known(name))) + NEW
+    learnt_before = [] if learnt else list((corpora.LEARNT / name).glob("*"))
+    least = len(list(Known(name))) + len(learnt_before) + NEW
     limits = [f"-max_total_time={seconds}"] if seconds else []
     # A busy machine may take all the time for those that are known.
     for limit in [*limits, f"-runs={least}"]:

@@ -216,12 +216,13 @@ def test_client_that_never_reads_its_answers_is_held_back(
     broker: BrokerProcess, besiege: Besiege, kind: str
 ) -> None:
     topic = large_topic(broker, 16)
-    # Gigabytes.
+    # The responses would have gigabytes.
     fetches = framed(fetch_request((topic, 0, 0), partition_max_bytes=INT_MAX), 12) * 2000
-    # Answers of 60 MB: once the clients have gone, the broker goes on to make them.
-    describes = framed(REQUESTS[32](Target(topic, UNKNOWN_ID, True), 4), 4) * 500
+    # 6 MB for each client, of which the kernel takes 3 MB. The broker makes all of them, even when
+    # the clients have gone.
+    describes = framed(REQUESTS[32](Target(topic, UNKNOWN_ID, True), 4), 4) * 1000
     asked, growth = {"Fetch": (fetches, 100 * MIB), "DescribeConfigs": (describes, 20 * MIB)}[kind]
-    # Twenty clients ask, and take none of it.
+    # Twenty clients ask, and read nothing.
     with besiege(broker, growth=growth) as under:
         hoard = [connect(broker.port, receive_buffer=4096) for _ in range(20)]
         for sock in hoard:
