@@ -43,7 +43,8 @@ KEEP_MS = 3_600_000
 """How long records wait for an unreachable cluster before they are dropped."""
 DELETED_S = 5.0
 """A topic that is being deleted can be created again within this time."""
-LOOK_S = 0.05
+LOOK_S = 0.2
+"""Between two attempts to create such a topic."""
 CLOSE_S = 10.0
 BLOCK_MS = ASK_MS = 5_000
 

@@ -238,7 +238,8 @@ class Java(Administrator):
     def _load(self, directory: Path, made: Path) -> None:
         """Have a worker copy one record, and write an archive of the classes it has loaded.
 
-        With the archive, a client starts in half the processor time. It has classes of jars alone.
+        With the archive, a client starts in half the processor time. An archive can only contain
+        classes from jars.
         """
         zipped = shutil.make_archive(str(directory / "classes"), "zip", directory / "classes")
         Path(zipped).rename(directory / JAR)

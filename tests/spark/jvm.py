@@ -70,9 +70,11 @@ def _link(home: Path) -> None:
 def _archive(home: Path, made: Path) -> None:
     """Write the classes that a JVM has loaded at the end of a query."""
     options = f"{SHORT_RUN} -XX:ArchiveClassesAtExit={made / 'classes.jsa'} -Xlog:cds*=off"
-    subprocess.run(
+    done = subprocess.run(
         [sys.executable, "-c", ARCHIVED, options],
         env={**os.environ, "SPARK_HOME": str(home), "SPARK_LOCAL_IP": "127.0.0.1",
              "PYSPARK_PYTHON": sys.executable},
-        stdin=subprocess.DEVNULL, capture_output=True, timeout=ARCHIVE_TIMEOUT_S, check=True,
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
+        timeout=ARCHIVE_TIMEOUT_S,
     )  # fmt: skip
+    assert done.returncode == 0, f"no archive of classes: {done.stdout}{done.stderr}"[-4000:]
