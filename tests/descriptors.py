@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import resource
 from collections.abc import Iterator
@@ -26,7 +27,12 @@ def open_at(path: Path) -> list[str]:
 
 @contextmanager
 def few_descriptors(more: int) -> Iterator[None]:
-    """Let the process open so many files more, and no others."""
+    """Let the process open so many files more, and no others.
+
+    Garbage of earlier tests may hold sockets. It is collected before, and none is meanwhile.
+    """
+    gc.collect()
+    gc.disable()
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     highest = max(int(name) for name in os.listdir("/proc/self/fd"))
     fillers = []  # for the lower numbers, which would be free besides
@@ -38,5 +44,6 @@ def few_descriptors(more: int) -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        gc.enable()
         for fd in fillers:
             os.close(fd)

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from plog.storage.filesystem import ENDLESS, Filesystem
+from tests.agreement.harness import forked
 from tests.descriptors import few_descriptors, open_at
 
 from .storage_logs import Crash, FaultyFilesystem
@@ -102,6 +103,11 @@ def test_file_system_that_tells_of_no_space_has_no_end(
 def test_free_descriptors_are_counted_wherever_they_are(
     fs: Filesystem, free: int, where: str
 ) -> None:
+    # In a process with one thread: others open and close files at any time.
+    assert forked(lambda case: count_free(fs, *case), [(free, where)]) == 1
+
+
+def count_free(fs: Filesystem, free: int, where: str) -> None:
     with few_descriptors(20):
         taken = []
         with suppress(OSError):
