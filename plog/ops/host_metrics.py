@@ -396,7 +396,7 @@ class Agent:
                 on_delivery=delivered,
             )
 
-        # `send` itself waits that long for a topic.
+        # `send` itself waits for BLOCK_MS until a topic is there.
         deadline = time.monotonic() + BLOCK_MS / 1000 + DELETED_S
         try:
             while True:
