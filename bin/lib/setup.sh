@@ -291,7 +291,10 @@ install_packages() {
     compiler=$!
     set +m
     trap 'kill -- "-$compiler" 2>/dev/null' EXIT
-    PLOG_BUILD=none quietly "installing plog[$extra] (pip)" \
+    # PySpark is published as sources only. pip makes a wheel of its 400 MB of jars and unpacks it at once: to
+    # compress it would take 20 s of processor time.
+    printf '[bdist_wheel]\ncompression = stored\n' >"$venv/distutils.cfg"
+    PLOG_BUILD=none DIST_EXTRA_CONFIG=$PWD/$venv/distutils.cfg quietly "installing plog[$extra] (pip)" \
         pip_install --no-build-isolation -e ".[$extra]"
     wait "$compiler" || exit 1
     trap - EXIT
