@@ -283,7 +283,7 @@ install_packages() {
         return
     fi
     quietly "installing what the kernels are built with (pip)" \
-        pip_install "setuptools>=77" "cython>=3.0"
+        pip_install "setuptools>=77" "cython>=3.1"
     # The compiler is busy for minutes the first time; pip downloads meanwhile. The compiler runs in its own
     # process group, so that the trap can end all of it, after Ctrl-C too.
     set -m
