@@ -157,7 +157,7 @@ npm npm
 kcat kcat
 strace strace
 systemd-analyze systemd
-debootstrap debootstrap
+mmdebstrap mmdebstrap
 ccache ccache
 TOOLS
     can_fuzz || missing+=(clang)

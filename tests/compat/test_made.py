@@ -27,7 +27,7 @@ MAKERS: dict[str, Callable[[], object]] = {
     "mvn": lambda: Java("4.4.0").built(),
     "mvn, jars": lambda: Tools("3.9.1").jars,
     "pip": lambda: test_old_clients.installed(OLD[0]),
-    "debootstrap": lambda: test_packages.fill(programs.BUILT),
+    "mmdebstrap": lambda: test_packages.fill(programs.BUILT),
 }
 HANGS_S = 3
 TIMEOUTS = [
@@ -43,7 +43,7 @@ UNKNOWN = {
     "mvn": "Could not find artifact",
     "mvn, jars": "Could not find artifact",
     "pip": "No matching distribution",
-    "debootstrap": "ERROR 404",
+    "mmdebstrap": "404  Not Found",
 }
 """What they say of a name that the registry does not know."""
 
@@ -137,7 +137,7 @@ def needs(*commands: str) -> None:
 
 def needs_of(tool: str) -> tuple[str, ...]:
     command = tool.partition(",")[0]
-    return {"pip": (), "mvn": Java.needs, "debootstrap": test_packages.HOST_NEEDS}.get(
+    return {"pip": (), "mvn": Java.needs, "mmdebstrap": test_packages.HOST_NEEDS}.get(
         command, (command,)
     )
 
