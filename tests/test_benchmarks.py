@@ -108,6 +108,7 @@ def test_asv_runs_every_benchmark_quickly(tmp_path: Path) -> None:
         # both, this checkout's kernels are timed, whatever is installed and set.
         "PYTHONPATH": str(ROOT),
         "ASV_PYTHONPATH": str(ROOT),
+        "PLOG_BENCH_SHORT": "1",
     }
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
     asv = [sys.executable, "-m", "asv"]

@@ -7,6 +7,7 @@ bytes come from a seeded generator, encodings are written out by hand.
 
 from __future__ import annotations
 
+import os
 import random
 import struct
 
@@ -210,3 +211,8 @@ MESSAGES: dict[str, tuple[str, int, bytes]] = {
     "metadata 100 x 10 flexible": ("MetadataResponse", 9, _metadata_response(100, 10)),
 }
 """Messages by what and how many partitions they hold: (name, version, bytes)."""
+
+
+def at_length(count: int) -> int:
+    """Return how often something is done within one sample; a fiftieth for who only tests it."""
+    return count // 50 if os.environ.get("PLOG_BENCH_SHORT") else count

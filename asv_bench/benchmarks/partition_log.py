@@ -98,7 +98,7 @@ class Read(OneLog):
     def setup(self, size, where):
         self.start()
         batch = bytearray(common.PLAIN_BATCHES[size])
-        count = (16 << 20) // size
+        count = common.at_length(16 << 20) // size
         for _ in range(count):
             self.log.append(batch, 0)
         rng = random.Random(3)
