@@ -12,6 +12,7 @@ import select
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -22,9 +23,11 @@ from plog.ops.load import LoadError
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from tests.compat.programs import JAVA
+from tests.compat.programs import JAVA, SHORT_RUN
 
 OWN_CLIENT = Path(__file__).with_name("bench_own_client.py")
+QUICK_JVM = SHORT_RUN
+"""Flags with which it starts sooner, and is slower later."""
 PATIENCE_S = 120.0
 """What a client may take beyond the seconds that it was asked for."""
 
@@ -104,17 +107,18 @@ class Clients:
 
     Args:
         where: a directory for what they complain of.
+        flags: of their JVMs.
     """
 
-    def __init__(self, where: Path) -> None:
-        self._where = where
+    def __init__(self, where: Path, flags: Sequence[str] = ()) -> None:
+        self._where, self.flags = where, flags
         self._started: dict[str, Client] = {}
 
     def of(self, kind: str, role: str = "producer") -> Client:
         """Return the client of a kind, "java" or "plog"; another one for each role."""
         name = f"{kind}-{role}"
         if name not in self._started:
-            command = _java() if kind == "java" else [sys.executable, str(OWN_CLIENT)]
+            command = _java(self.flags) if kind == "java" else [sys.executable, str(OWN_CLIENT)]
             self._started[name] = Client(command, self._where / f"{name}.log")
         return self._started[name]
 
@@ -136,10 +140,10 @@ class Clients:
         self.forget()
 
 
-def _java() -> list[str]:
+def _java(flags: Sequence[str]) -> list[str]:
     """Return what starts the newest of Java's clients; Maven builds it the first time."""
     newest = JAVA[-1]
     try:
-        return newest.load_command(newest.built())
+        return newest.load_command(newest.built(), flags)
     except pytest.skip.Exception as unavailable:
         raise LoadError(str(unavailable)) from None

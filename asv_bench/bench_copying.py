@@ -143,7 +143,14 @@ def measure_copying(turn: Turn, row: Row, contestant: str) -> Figures:
     with broker_for(turn, row) as broker:
         server = broker.server
         done = copy(
-            turn.where, server.port, broker.page, server.pid, java, load, turn.extent.copied
+            turn.where,
+            server.port,
+            broker.page,
+            server.pid,
+            java,
+            load,
+            turn.extent.copied,
+            turn.clients.flags,
         )
     counted = done.counted
     return {

@@ -146,7 +146,12 @@ def bring_jars(
 
 
 def jars(version: str) -> Path:
-    """Return the directory with a release's jars; Maven brings them the first time."""
+    """Return the directory with a release's jars: the one that $PLOG_KAFKA_JARS names.
+
+    Without it, Maven brings them the first time.
+    """
+    if brought := os.environ.get("PLOG_KAFKA_JARS"):
+        return Path(brought)
     where = bench_load.ROOT / "build" / f"kafka-{version}"
     if not (where / "complete").exists():
         bring_jars(version, where)

@@ -29,7 +29,7 @@ from plog.coordinator.group_hash import partition_of
 from plog.ops.load import LoadError
 from plog.storage.segment_files import LOG, OFFSET_INDEX, TIME_INDEX
 from tests.compat.kafka_tools import Tools
-from tests.compat.programs import JAVA, SHORT_RUN
+from tests.compat.programs import JAVA, QUIET, SHORT_RUN
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "asv_bench"))
 
@@ -79,7 +79,7 @@ SCRIPT = ROOT / "asv_bench" / "bench_coordinators.py"
 PAGE = ROOT / "docs" / "BENCHMARKS.md"
 
 
-def run(*arguments: object, flags: Sequence[str] = SHORT_RUN) -> str:
+def run(*arguments: object, flags: Sequence[str] = SHORT_RUN, **environment: str) -> str:
     """Run the measurements, and Java's programs with these flags: figures mean nothing here."""
     ended = subprocess.run(
         [sys.executable, SCRIPT, *map(str, arguments)],
@@ -93,6 +93,7 @@ def run(*arguments: object, flags: Sequence[str] = SHORT_RUN) -> str:
             "PYTHONPATH": str(ROOT),
             "COLUMNS": "240",
             "JAVA_TOOL_OPTIONS": " ".join(flags),
+            **environment,
         },
     )
     assert ended.returncode == 0, ended.stdout + ended.stderr
@@ -134,8 +135,14 @@ def test_row_is_measured_in_its_short_form(name: str, tmp_path: Path) -> None:
     (row,) = (one for one in ROWS if one.name == name)
     if is_java(name):
         JAVA[-1].built()  # or it is said why not
+    flags, environment = list(SHORT_RUN), {}
     if row.server == KAFKA:
-        assert Tools(KAFKA_KIND.release).jars
+        # Its own flags choose its collector. The other tests' jars have an archive, once one of
+        # these has stopped their Kafka.
+        jars = Tools(KAFKA_KIND.release).jars
+        environment["PLOG_KAFKA_JARS"] = str(jars)
+        archive = f"-XX:SharedArchiveFile={jars.parent / 'Kafka.jsa'}"
+        flags[1:] = *QUIET, archive, "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
     if name.startswith(COPYING):
         assert tuple(java.name for java in JAVA) == JAVA_CLIENTS
         for java in JAVA:
@@ -143,10 +150,8 @@ def test_row_is_measured_in_its_short_form(name: str, tmp_path: Path) -> None:
     figures = tmp_path / "figures.json"
     where = tmp_path / "where"
     where.mkdir()
-    # Kafka's own flags choose its collector.
-    flags = SHORT_RUN[:1] if row.server == KAFKA else SHORT_RUN
     chosen = ("--rows", name, "--directory", where)
-    shown = run("--short", *chosen, "--json", figures, flags=flags)
+    shown = run("--short", *chosen, "--json", figures, flags=flags, **environment)
     assert not list(where.iterdir()), "the directories are left behind"
     found = json.loads(figures.read_text())
     assert {one["contestant"] for one in found["cells"]} == set(row.contestants)
