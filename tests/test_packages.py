@@ -64,7 +64,7 @@ MIRRORS = {
 """Without the updates and the security updates, which mmdebstrap would ask for too."""
 SMALLEST = (
     *("--mode=root", "--variant=apt", "--include=python3"),
-    # Else it would install Perl, for a program that merges what is merged from the start.
+    # Else it would install Perl, to merge directories that need not be merged.
     "--hook-dir=/usr/share/mmdebstrap/hooks/merged-usr",
     # Another user may not write below pytest's directories.
     '--aptopt=APT::Sandbox::User "root"',

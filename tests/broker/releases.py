@@ -290,7 +290,7 @@ def without_reserve(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
 
 
 def main() -> None:
-    """Write what is to be held of releases and is not: data directories, by these themselves."""
+    """Write the files of releases that are not held yet: data directories, by these themselves."""
     HELD.mkdir(exist_ok=True)
     for source in HELD.glob("*-source.tar.xz"):
         commit = source.name.partition("-")[0]
