@@ -3,6 +3,7 @@
 `Forked` does what the tests need of `subprocess.Popen`. Each process of tests has one server
 (`main`), which forks a process for each request and reports its exit status. Brokers with a
 launcher or an environment of their own are started as commands (`tests/servers.py`).
+The fuzzer has a server of its own (`tests/fuzz/child.py`).
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import socket
 import struct
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -34,11 +35,11 @@ NUMBER = struct.Struct("=q")
 class Server:
     """A process that forks, and the socket by which it is asked to; it ends with this process."""
 
-    def __init__(self) -> None:
+    def __init__(self, *arguments: str, env: Mapping[str, str] | None = None) -> None:
         self.socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
-            command = [sys.executable, "-m", "tests.forks"]
-            self.process = subprocess.Popen(command, stdin=theirs, cwd=ROOT)
+            command = [sys.executable, "-m", *arguments]
+            self.process = subprocess.Popen(command, stdin=theirs, cwd=ROOT, env=env)
         atexit.register(self.close)
 
     def close(self) -> None:
@@ -49,13 +50,20 @@ class Server:
 _server: Server | None = None
 
 
-class Forked:
-    """A process that runs `plog` with these arguments; its output goes to a file."""
+def server_of_brokers() -> Server:
+    global _server
+    if _server is None or _server.process.poll() is not None:
+        _server = Server("tests.forks")
+    return _server
 
-    def __init__(self, arguments: Sequence[str], output: IO[bytes]) -> None:
-        global _server
-        if _server is None or _server.process.poll() is not None:
-            _server = Server()
+
+class Forked:
+    """A process that a server forks, or ours of brokers; its output goes to a file."""
+
+    def __init__(
+        self, arguments: Sequence[str], output: IO[bytes], server: Server | None = None
+    ) -> None:
+        server = server or server_of_brokers()
         request = {
             "arguments": arguments,
             "environment": dict(os.environ),
@@ -65,7 +73,7 @@ class Forked:
         self._socket, theirs = socket.socketpair()
         with theirs:
             fds = [output.fileno(), theirs.fileno()]
-            socket.send_fds(_server.socket, [json.dumps(request).encode()], fds)
+            socket.send_fds(server.socket, [json.dumps(request).encode()], fds)
         self.returncode: int | None = None
         self.pid = self._receive()
 
@@ -87,7 +95,7 @@ class Forked:
 
     def _receive(self) -> int:
         number = self._socket.recv(NUMBER.size)
-        assert number, "the process that forks brokers has ended"
+        assert number, "the process that forks has ended"
         return int(NUMBER.unpack(number)[0])
 
     def send_signal(self, number: int) -> None:

@@ -1,22 +1,27 @@
 """The process that is fuzzed: libFuzzer, loaded before Python, calls a target again and again.
 
-    python -m tests.fuzz.child TARGET KERNELS [libFuzzer's options and corpora]
+    python -m tests.fuzz.child KERNELS [TARGET [libFuzzer's options and corpora]]
 
 KERNELS is the directory of instrumented kernels, which are taken instead of the checkout's; empty
-for those. Anything that a target raises ends the process as a crash does.
+for those. Without a target it forks a process for each request (tests/forks.py): a directory for
+temporary files, and what is left out here. Anything that a target raises ends the process as a
+crash does.
 """
 
 from __future__ import annotations
 
 import ctypes
+import itertools
 import os
 import shlex
 import sys
+import tempfile
 import traceback
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 import plog._native
+from tests.forks import serve
 
 CALLBACK = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t)
 PLACES = 1 << 16
@@ -36,7 +41,8 @@ class Lines:
     def __init__(self, engine: ctypes.CDLL) -> None:
         self._counters = (ctypes.c_uint8 * PLACES)()
         self._places = (ctypes.c_size_t * (2 * PLACES))(*range(1, 2 * PLACES + 1))
-        self._numbers: dict[tuple[Any, int], int] = {}
+        self._tracers: dict[int, tuple[CodeType, Any]] = {}
+        self._numbers = itertools.count()
         for announce, table in (
             (engine["__sanitizer_cov_8bit_counters_init"], self._counters),
             (engine["__sanitizer_cov_pcs_init"], self._places),
@@ -45,25 +51,44 @@ class Lines:
             announce(ctypes.c_void_p(start), ctypes.c_void_p(start + ctypes.sizeof(table)))
 
     def on_call(self, frame: FrameType, event: str, argument: object) -> Any:
-        name = frame.f_code.co_filename
-        return self.on_line if any(part in name for part in PARSERS) else None
+        code = frame.f_code
+        # By its id, and kept alive for that: the hash of code is one of all that is in it.
+        known = self._tracers.get(id(code))
+        if known is None:
+            is_parser = any(part in code.co_filename for part in PARSERS)
+            known = code, self._tracer() if is_parser else None
+            self._tracers[id(code)] = known
+        return known[1]
 
-    def on_line(self, frame: FrameType, event: str, argument: object) -> Any:
-        if event == "line":
-            key = frame.f_code, frame.f_lineno
-            number = self._numbers.setdefault(key, len(self._numbers)) % PLACES
-            if self._counters[number] < 255:
-                self._counters[number] += 1
-        return self.on_line
+    def _tracer(self) -> Any:
+        """Return what counts the lines of one function."""
+        counters = self._counters
+        numbers: dict[int, int] = {}
+
+        def on_line(frame: FrameType, event: str, argument: object) -> Any:
+            if event == "line":
+                line = frame.f_lineno
+                number = numbers.get(line)
+                if number is None:
+                    number = numbers[line] = next(self._numbers) % PLACES
+                if counters[number] < 255:
+                    counters[number] += 1
+            return on_line
+
+        return on_line
 
 
-def main(name: str, kernels: str, options: list[str]) -> None:
+def take(kernels: str) -> None:
+    """Import the targets with these kernels."""
     if kernels:
         plog._native.__path__.insert(0, kernels)
     from plog._native import wire
 
     assert not kernels or str(wire.__file__).startswith(kernels), wire.__file__
+    import tests.fuzz.targets  # noqa: F401
 
+
+def fuzz(kernels: str, name: str, options: list[str]) -> None:
     from tests.fuzz.targets import IN_PYTHON, PLANTED, TARGETS
 
     target = (TARGETS | PLANTED)[name]
@@ -89,7 +114,7 @@ def main(name: str, kernels: str, options: list[str]) -> None:
         return 0
 
     # To merge corpora, libFuzzer has the shell start such processes anew.
-    itself = shlex.join([sys.executable, "-m", "tests.fuzz.child", name, kernels])
+    itself = shlex.join([sys.executable, "-m", "tests.fuzz.child", kernels, name])
     arguments = [word.encode() for word in (itself, *options)]
     count = ctypes.c_int(len(arguments))
     vector = (ctypes.c_char_p * (len(arguments) + 1))(*arguments, None)
@@ -98,5 +123,14 @@ def main(name: str, kernels: str, options: list[str]) -> None:
     engine.LLVMFuzzerRunDriver(ctypes.byref(count), ctypes.byref(pointer), callback)
 
 
+def main(kernels: str, *arguments: str) -> None:
+    take(kernels)
+    if not arguments:
+        temporary, *arguments = serve()["arguments"]
+        os.environ["TMPDIR"] = tempfile.tempdir = temporary
+    name, *options = arguments
+    fuzz(kernels, name, options)
+
+
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], sys.argv[3:])
+    main(*sys.argv[1:])

@@ -7,6 +7,7 @@ an archive, and is made a library that is loaded before Python; `tests/fuzz/chil
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 import re
@@ -16,6 +17,8 @@ import sys
 import tempfile
 from pathlib import Path
 from typing import NamedTuple
+
+from tests.forks import Forked, Server
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILT = ROOT / "build" / "fuzz"
@@ -31,6 +34,12 @@ MEMORY_MB = 2048
 LARGEST_ALLOCATION_MB = 300
 """zstd may want a window of 128 MiB, and its frame can say so."""
 LARGEST_INPUT_BYTES = 4096
+
+READ_NOTHING = {
+    *("commit_queue", "disk_room", "files", "histogram"),
+    *("leaves", "letter_queue", "log_flush", "work_queue"),
+}
+"""Kernels that targets import, but that no byte of an input comes to."""
 
 
 class NoClang(Exception):
@@ -119,21 +128,24 @@ def build() -> None:
 
 
 def kernels_of_targets() -> list[str]:
-    """Return the kernels that targets import; nothing calls the others, such as the reactor's."""
+    """Return the kernels that read what targets give; of the others, the checkout's will do."""
     program = (
         "import sys, tests.fuzz.targets\n"
         "print(*(name.split('.')[2] for name in sys.modules if name.startswith('plog._native.')))"
     )
     command = [sys.executable, "-c", program]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    return sorted(done.stdout.split())
+    return sorted(set(done.stdout.split()) - READ_NOTHING)
 
 
 def _hash_of_sources(clang: str) -> str:
     version = subprocess.run([clang, "--version"], capture_output=True, check=True).stdout
     found = hashlib.sha256(version + sys.version.encode())
     native = ROOT / "plog" / "_native"
-    for path in sorted([ROOT / "setup.py", *native.glob("*.p[yx][xd]"), *native.glob("*.h")]):
+    left_out = ROOT / "tests" / "fuzz" / "uninstrumented.txt"
+    for path in sorted(
+        [ROOT / "setup.py", left_out, *native.glob("*.p[yx][xd]"), *native.glob("*.h")]
+    ):
         found.update(path.name.encode() + path.read_bytes())
     return found.hexdigest()
 
@@ -154,7 +166,6 @@ def fuzz(target: str, *options: str, corpora: list[Path], kernels: Path | None =
     """
     FINDINGS.mkdir(parents=True, exist_ok=True)
     findings = Path(tempfile.mkdtemp(prefix=f"{target}-", dir=FINDINGS))
-    command = [sys.executable, "-m", "tests.fuzz.child", target, str(kernels or "")]
     limits = [
         f"-timeout={TIMEOUT_S}",
         f"-report_slow_units={TIMEOUT_S}",
@@ -166,17 +177,18 @@ def fuzz(target: str, *options: str, corpora: list[Path], kernels: Path | None =
     ]
     # libFuzzer ends its process without a word to Python: what that leaves is removed here.
     with tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as temporary:
-        done = subprocess.run(
-            [*command, *limits, *options, *map(str, corpora)],
-            cwd=ROOT,
-            env={**_environment(), "TMPDIR": temporary},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            check=False,
-        )
-    return Run(done.returncode, done.stdout, sorted(findings.iterdir()))
+        arguments = [temporary, target, *limits, *options, *map(str, corpora)]
+        with tempfile.TemporaryFile() as output:
+            status = Forked(arguments, output, _server(str(kernels or ""))).wait()
+            output.seek(0)
+            told = output.read().decode(errors="replace")
+    return Run(status, told, sorted(findings.iterdir()))
+
+
+@functools.cache
+def _server(kernels: str) -> Server:
+    """Return the process that has imported the targets: half of a short run would be imports."""
+    return Server("tests.fuzz.child", kernels, env=_environment())
 
 
 def _environment() -> dict[str, str]:
