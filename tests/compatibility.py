@@ -165,7 +165,6 @@ EXACTLY_ONCE = "copies with its group's offsets, aborts, is killed: each record 
 FUZZ_SECONDS = os.environ.get("PLOG_FUZZ_SECONDS", "300")
 FRANZ_GO = _found(COMPAT / "go/go.mod", r"franz-go v(\S+)")
 SARAMA = _found(COMPAT / "sarama/go.mod", r"sarama v(\S+)")
-FRANZ_GO_IN_GROUPS = _found(COMPAT / "go_member/go.mod", r"franz-go v(\S+)")
 KAFKAJS = _found(COMPAT / "kafkajs/package.json", r'"kafkajs": "(\S+)"')
 FILES_IN_TURNS = "compat/test_kafka_files.py::test_plog_goes_on_where_kafka"
 TOOL_RELEASES = _found(COMPAT / "kafka_tools.py", r'^RELEASES = \("(.*)", "(.*)"\)')
@@ -316,7 +315,7 @@ ROWS = [
     _program_in_group("kafkajs", KAFKAJS),
     _consumer("confluent-kafka", "confluent-kafka", _distribution("confluent-kafka")),
     _consumer("Java kafka-clients 4.4", "kafka-clients-4.4.0", lambda: "4.4.0"),
-    _consumer("franz-go", "franz-go-1.22", FRANZ_GO_IN_GROUPS),
+    _consumer("franz-go", "franz-go", FRANZ_GO),
     Row(
         GROUPS,
         "Kafka's tools, group.protocol=consumer",

@@ -22,11 +22,11 @@ from plog.coordinator.group_states import GroupState
 from plog.errors import GroupIdNotFound
 from tests.compat.clients import PATIENCE_S
 from tests.compat.jvm import HostedProgram
-from tests.compat.programs import JAVA, MEMBER, FranzGoMember, Java
+from tests.compat.programs import JAVA, MEMBER, FranzGo, Java
 
 SCRIPT = Path(__file__).with_name("group_member.py")
 PYTHON = ["confluent-kafka", "kafka-python", "aiokafka"]
-Client: TypeAlias = str | Java | FranzGoMember
+Client: TypeAlias = str | Java | FranzGo
 CLIENTS: list[Client] = [*PYTHON, *JAVA]
 """Other people's; "plog" is started beside them."""
 NEW_JAVA_IN_EVERY_RUN = [
@@ -89,7 +89,7 @@ class GroupSettings:
         if isinstance(client, Java):
             return [*client.member_command(client.built()), *self._of_java(instance)]
         topic = self.pattern or self.topic
-        if isinstance(client, FranzGoMember):
+        if isinstance(client, FranzGo):
             assert self.protocol == "consumer"
             static = [instance] if instance else []
             told = [self.bootstrap, self.group, topic, self.assignor, *static]

@@ -1,9 +1,8 @@
 """Clients that are no Python: programs that do what `traffic` says, built when first wanted.
 
 `java/Traffic.java` is built by Maven for each release of kafka-clients, `go/main.go` by Go, each
-with programs beside it that make the requests of administrators and consume in groups;
-`go_member/main.go` is for another release of franz-go. That happens once for each state of their
-sources; what is made lies in .venv.
+with programs beside it that make the requests of administrators and consume in groups. That happens
+once for each state of their sources; what is made lies in .venv.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ ENVIRONMENT = {
 COMPILE = "org.apache.maven.plugins:maven-compiler-plugin:compile"
 COPY_DEPENDENCIES = "org.apache.maven.plugins:maven-dependency-plugin:copy-dependencies"
 # Compiling takes far longer than the runs do, so nothing is optimised.
-GO_BUILD = ("go", "build", "-gcflags=all=-N -l -dwarf=false", "-ldflags=-s -w")
+GO_BUILD = ("go", "build", "-gcflags=all=-N -l -dwarf=false -c=1", "-ldflags=-s -w")
 BUILD_TIMEOUT_S = 280
 JAR, ARCHIVE = "classes.jar", "classes.jsa"
 QUIET = ("-Xlog:cds=off", "-Xlog:cds+dynamic=off")
@@ -307,17 +306,18 @@ class JavaTools(Java):
 
 
 class FranzGo(Administrator):
-    """franz-go, in a release that knows the classic protocol of groups alone."""
+    """franz-go; its members of groups speak either protocol."""
 
     name = "franz-go"
     sources = tuple(
         HERE / "go" / name
-        for name in ("main.go", "administration.go", "group.go", "go.mod", "go.sum")
+        for name in ("main.go", "administration.go", "group.go", "member.go", "go.mod", "go.sum")
     )
     needs = ("go",)
+    options: Sequence[str] = ()
 
     def build_command(self, made: Path) -> list[str]:
-        return [*GO_BUILD, "-o", str(made / "traffic"), "."]
+        return [*GO_BUILD, *self.options, "-o", str(made / "traffic"), "."]
 
     def run_command(self, directory: Path) -> list[str]:
         return [str(directory / "traffic")]
@@ -329,16 +329,20 @@ class FranzGo(Administrator):
         """Return what consumes in a group, but for its arguments."""
         return [*self.run_command(directory), "group"]
 
-
-class FranzGoMember(FranzGo):
-    """franz-go as a member of a consumer group (KIP-848), in a release that has them."""
-
-    name = "franz-go-1.22"
-    sources = tuple(HERE / "go_member" / name for name in ("main.go", "go.mod", "go.sum"))
-
     def member_command(self, directory: Path) -> list[str]:
-        """Return what starts a member of a group, but for its arguments."""
-        return self.run_command(directory)
+        """Return what starts a member of a group of KIP-848, but for its arguments."""
+        return [*self.run_command(directory), "member"]
+
+
+class OldFranzGo(FranzGo):
+    """franz-go in a release that knows the classic protocol of groups alone."""
+
+    name = "franz-go-1.18"
+    sources = tuple(
+        HERE / "go" / name
+        for name in ("main.go", "administration.go", "group.go", "old.mod", "old.sum")
+    )
+    options = ("-modfile=old.mod", "-tags=old")
 
 
 # The last line that still knew ZooKeeper, and the newest.
@@ -347,4 +351,5 @@ JAVA = [Java("3.9.1"), Java("4.4.0")]
 JAVA_TOOLS = JavaTools("3.9.1")
 STREAMS = [Streams("3.9.1"), Streams("4.1.1")]
 FRANZ_GO = FranzGo()
-FRANZ_GO_MEMBER = FranzGoMember()
+RELEASES_OF_FRANZ_GO = [FRANZ_GO, pytest.param(OldFranzGo(), marks=pytest.mark.long)]
+"""To compile a release costs more than all its tests: the old one runs with `--long`."""

@@ -32,7 +32,7 @@ from tests.compat.groups import (
     come_and_go,
     name_of,
 )
-from tests.compat.programs import FRANZ_GO, JAVA, FranzGo, Java
+from tests.compat.programs import JAVA, RELEASES_OF_FRANZ_GO, FranzGo, Java
 from tests.compat.test_kafka_tools import codecs_on_disk
 from tests.compat.test_other_clients import KafkaJs, Sarama, run
 from tests.handlers.wire import speak
@@ -289,7 +289,9 @@ def test_partitions_are_dealt_out_to_members_of_two_clients(
     group.write_and_await(second)
 
 
-@pytest.mark.parametrize("client", [FRANZ_GO, Sarama(), KafkaJs()], ids=lambda one: one.name)
+@pytest.mark.parametrize(
+    "client", [*RELEASES_OF_FRANZ_GO, Sarama(), KafkaJs()], ids=lambda one: one.name
+)
 def test_program_goes_on_where_its_group_left_off(
     broker: BrokerProcess, new_topic: NewTopic, client: FranzGo | Sarama | KafkaJs
 ) -> None:

@@ -2,8 +2,7 @@
 
 As in `test_consumer_groups`: whatever is written while a group stands still is to be read once, by
 whoever has its partition, whether members came, left or were killed before - and whether they speak
-this protocol or the classic one. franz-go's release of the other tests (1.18) has nothing to opt in
-to: here it is 1.22, by its option ServerSideBalancer.
+this protocol or the classic one. franz-go opts in to it by its option ServerSideBalancer.
 
 Members of each client come, read, commit, go and outlive a killed broker on both planes; what else
 is asked here is answered by the coordinator.
@@ -33,14 +32,14 @@ from tests.compat.groups import (
     name_of,
 )
 from tests.compat.kafka_tools import Tools
-from tests.compat.programs import FRANZ_GO_MEMBER, JAVA
+from tests.compat.programs import FRANZ_GO, JAVA
 from tests.planes import Plane
 from tests.servers import BrokerProcess
 from tests.waiting import until
 
 PARTITIONS = 6
 NEWEST_JAVA = JAVA[-1]
-CLIENTS: list[Client] = ["confluent-kafka", NEWEST_JAVA, FRANZ_GO_MEMBER]
+CLIENTS: list[Client] = ["confluent-kafka", NEWEST_JAVA, FRANZ_GO]
 ONE_IN_EVERY_RUN = [
     CLIENTS[0],
     *(pytest.param(client, marks=pytest.mark.long) for client in CLIENTS[1:]),
@@ -165,7 +164,7 @@ def test_members_go_on_when_their_broker_was_killed(
         (JAVA[0], "confluent-kafka"),
         ("kafka-python", NEWEST_JAVA),
         ("aiokafka", NEWEST_JAVA),
-        ("confluent-kafka", FRANZ_GO_MEMBER),
+        ("confluent-kafka", FRANZ_GO),
     ],
     ids=name_of,
 )

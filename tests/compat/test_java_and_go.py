@@ -8,7 +8,7 @@ import pytest
 
 from plog.types import TopicPartition
 from tests.compat.clients import CODECS, Confluent
-from tests.compat.programs import FRANZ_GO, JAVA, Java, Program, Run
+from tests.compat.programs import JAVA, RELEASES_OF_FRANZ_GO, Java, Program, Run
 from tests.compat.traffic import Shape, record
 from tests.servers import BrokerProcess
 
@@ -26,7 +26,7 @@ UNACKNOWLEDGED: dict[str, object] = {"enable_idempotence": "false", "acks": 0}
 """For Java: who is told no offsets cannot compare them, as franz-go's program does."""
 
 
-@pytest.mark.parametrize("client", [*JAVA, FRANZ_GO], ids=lambda client: client.name)
+@pytest.mark.parametrize("client", [*JAVA, *RELEASES_OF_FRANZ_GO], ids=lambda client: client.name)
 def test_client_writes_and_reads(
     client: Program, broker: BrokerProcess, new_topic: Callable[..., str]
 ) -> None:

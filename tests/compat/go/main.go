@@ -9,7 +9,8 @@
 // many records each run has read; exits with 0 only if all was well.
 //
 // Or "administer", bootstrap and a topic: what administration.go does. Or "group", bootstrap, a
-// topic, a group and a number of records: what group.go does.
+// topic, a group and a number of records: what group.go does. Or "member", bootstrap, a group, a
+// topic, an assignor and possibly an instance: what member.go does.
 package main
 
 import (
@@ -170,15 +171,17 @@ var settings = map[string]kgo.Opt{
 	"linger.ms=5":              kgo.ProducerLinger(5 * time.Millisecond),
 }
 
+// What else it does, by its first argument; the others are given.
+var programs = map[string]func([]string) error{
+	"administer": func(given []string) error { return administer(given[0], given[1]) },
+	"group": func(given []string) error {
+		return consumeInGroup(given[0], given[1], given[2], given[3])
+	},
+}
+
 func main() {
-	if os.Args[1] == "administer" {
-		if err := administer(os.Args[2], os.Args[3]); err != nil {
-			log.Fatal(err)
-		}
-		return
-	}
-	if os.Args[1] == "group" {
-		if err := consumeInGroup(os.Args[2], os.Args[3], os.Args[4], os.Args[5]); err != nil {
+	if program, known := programs[os.Args[1]]; known {
+		if err := program(os.Args[2:]); err != nil {
 			log.Fatal(err)
 		}
 		return

@@ -1,9 +1,5 @@
-// A member of a group of the consumer protocol (KIP-848), which prints what ../group_member.py
-// does, until its stdin ends.
-//
-//	member <bootstrap> <group> <topic> <assignor> [<instance>]
-//
-// A topic that begins with ^ is an expression; the assignor is uniform or range.
+//go:build !old
+
 package main
 
 import (
@@ -23,7 +19,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
-const poll = 100 * time.Millisecond
+const pollTime = 100 * time.Millisecond
 
 // The client's name for an assignor of the broker.
 var balancers = map[string]kgo.GroupBalancer{
@@ -65,7 +61,7 @@ func (a *assignment) change(places map[string][]int32, change func(int32)) {
 }
 
 func read(over context.Context, client *kgo.Client) error {
-	ctx, cancel := context.WithTimeout(over, poll)
+	ctx, cancel := context.WithTimeout(over, pollTime)
 	defer cancel()
 	// Nothing is revoked between a poll and the commit of what it gave.
 	defer client.AllowRebalance()
@@ -91,8 +87,13 @@ func read(over context.Context, client *kgo.Client) error {
 	return nil
 }
 
-func main() {
-	bootstrap, group, topic, assignor := os.Args[1], os.Args[2], os.Args[3], os.Args[4]
+func init() { programs["member"] = member }
+
+// A member of a group of the consumer protocol (KIP-848), which prints what ../group_member.py
+// does, until its stdin ends. A topic that begins with ^ is an expression; the assignor is uniform
+// or range. Releases before 1.22 know no such groups.
+func member(given []string) error {
+	bootstrap, group, topic, assignor := given[0], given[1], given[2], given[3]
 	has := assignment{has: map[int32]bool{}}
 	options := []kgo.Opt{
 		kgo.SeedBrokers(bootstrap),
@@ -111,12 +112,12 @@ func main() {
 	if strings.HasPrefix(topic, "^") {
 		options = append(options, kgo.ConsumeRegex())
 	}
-	if len(os.Args) > 5 {
-		options = append(options, kgo.InstanceID(os.Args[5]))
+	if len(given) > 4 {
+		options = append(options, kgo.InstanceID(given[4]))
 	}
 	client, err := kgo.NewClient(options...)
 	if err != nil {
-		log.Fatal(err)
+		return err
 	}
 	over, end := context.WithCancel(context.Background())
 	go func() {
@@ -125,8 +126,9 @@ func main() {
 	}()
 	for over.Err() == nil {
 		if err := read(over, client); err != nil {
-			log.Fatal(err)
+			return err
 		}
 	}
 	client.CloseAllowingRebalance()
+	return nil
 }
