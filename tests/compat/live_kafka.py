@@ -6,6 +6,7 @@ their pids; a data directory may be one that plog has written, and is plog's to 
 
 from __future__ import annotations
 
+import fcntl
 import re
 import signal
 import socket
@@ -15,6 +16,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 from kazoo.client import KazooClient
 
@@ -51,6 +53,8 @@ controller.listener.names=CONTROLLER
 inter.broker.listener.name=PLAINTEXT
 """
 CLUSTER_ID = "cGxvZy1iZXNpZGUta2Fma2E"
+QUIET = [f"-Xlog:{tag}=off" for tag in ("cds", "cds+dynamic")]
+"""The JVM says nothing of archives."""
 
 
 HARMLESS = {
@@ -72,6 +76,17 @@ HARMLESS = {
 """Warnings that say nothing of what is in a log directory, by what they match, each with why."""
 
 
+def archive_of(tools: Tools, main_class: str) -> Path:
+    """Return where the classes are kept that a server has loaded."""
+    return tools.jars.parent / f"{main_class}.jsa"
+
+
+def archived(tools: Tools) -> list[str]:
+    """Return the flags by which another program of these jars reads a broker's archive."""
+    archive = archive_of(tools, "Kafka")
+    return [*QUIET, f"-XX:SharedArchiveFile={archive}"] if archive.exists() else []
+
+
 class _Server:
     """A Java process with a port."""
 
@@ -90,9 +105,12 @@ class _Server:
         self.port = port
         self.log_path = where / "server.log"
         flags = [f"-Dorg.slf4j.simpleLogger.log.{logger}=info" for logger in loggers]
-        self._archive = tools.jars.parent / f"{main_class}.jsa"
+        self._archive = archive_of(tools, main_class)
         self._new_archive = where / self._archive.name
-        command = tools.command(main_class, properties, flags=[*flags, *self._archive_flags()])
+        self._writing: BinaryIO | None = None
+        """Locked by the one process whose JVM is to write the archive."""
+        archived = self._archive_flags()
+        command = tools.command(main_class, properties, flags=[*flags, *QUIET, *archived])
         with self.log_path.open("ab") as log:
             self._process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=where
@@ -115,12 +133,19 @@ class _Server:
     def _archive_flags(self) -> list[str]:
         """Return the flags that read the archive of loaded classes, or write it at the end.
 
-        Starting a broker with it takes half as long.
+        Starting a broker with it takes half as long. Writing it takes longer than starting without
+        it: of all that run at a time, one does so.
         """
-        quiet = [f"-Xlog:{tag}=off" for tag in ("cds", "cds+dynamic")]
         if self._archive.exists():
-            return [*quiet, f"-XX:SharedArchiveFile={self._archive}"]
-        return [*quiet, f"-XX:ArchiveClassesAtExit={self._new_archive}"]
+            return [f"-XX:SharedArchiveFile={self._archive}"]
+        writing = self._archive.with_suffix(".lock").open("wb")
+        try:
+            fcntl.flock(writing, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            writing.close()
+            return []
+        self._writing = writing
+        return [f"-XX:ArchiveClassesAtExit={self._new_archive}"]
 
     @property
     def bootstrap(self) -> str:
@@ -146,6 +171,7 @@ class _Server:
             raise
         if self._new_archive.exists():
             self._keep_archive()
+        self._let_others_write()
 
     def _keep_archive(self) -> None:
         """Move the archive to the jars. Its name appears there when it is complete."""
@@ -154,9 +180,14 @@ class _Server:
         Path(copy.name).rename(self._archive)
         self._new_archive.unlink()
 
+    def _let_others_write(self) -> None:
+        if self._writing is not None:
+            self._writing.close()
+
     def kill(self) -> None:
         self._process.kill()
         self._process.wait()
+        self._let_others_write()
 
 
 class ZooKeeper(_Server):
