@@ -29,6 +29,13 @@ MAKERS: dict[str, Callable[[], object]] = {
     "pip": lambda: test_old_clients.installed(OLD[0]),
     "mmdebstrap": lambda: test_packages.fill(programs.BUILT),
 }
+PROGRAMS_IN_EVERY_RUN = [
+    pytest.param(tool, marks=pytest.mark.long) if tool == "mvn, jars" else tool for tool in MAKERS
+]
+JARS_IN_EVERY_RUN = [
+    pytest.param(tool, marks=pytest.mark.long) if tool == "mvn" else tool for tool in MAKERS
+]
+"""Maven says the same of both, and each of them is asked in every run."""
 HANGS_S = 3
 TIMEOUTS = [
     (programs, "BUILD_TIMEOUT_S"),
@@ -142,7 +149,7 @@ def needs_of(tool: str) -> tuple[str, ...]:
     )
 
 
-@pytest.mark.parametrize("tool", MAKERS)
+@pytest.mark.parametrize("tool", PROGRAMS_IN_EVERY_RUN)
 def test_registry_that_cannot_be_reached_skips_and_says_why(
     tool: str, use: Callable[[int], None], refusing: int
 ) -> None:
@@ -190,7 +197,7 @@ def test_what_asks_no_registry_fails_where_it_takes_too_long(tmp_path: Path) -> 
     assert told.type is subprocess.TimeoutExpired
 
 
-@pytest.mark.parametrize("tool", MAKERS)
+@pytest.mark.parametrize("tool", JARS_IN_EVERY_RUN)
 def test_name_that_the_registry_does_not_know_fails(
     tool: str, use: Callable[[int], None], empty: int
 ) -> None:

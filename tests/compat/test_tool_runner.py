@@ -30,6 +30,7 @@ LIKE_A_PROCESS = (
     "leaves a thread",
     "not known",
 )
+OLD, NEW = TOOLS
 Outcome = tuple[int, str, str]
 
 
@@ -146,7 +147,7 @@ def same_in_each_run(outcome: Outcome) -> tuple[int, list[object], str]:
     return status, lines, err
 
 
-@pytest.mark.parametrize("tools", TOOLS, ids=repr)
+@pytest.mark.parametrize("tools", [pytest.param(OLD, marks=pytest.mark.long), NEW], ids=repr)
 def test_kafkas_tools_do_as_in_processes(
     tools: Tools, broker: BrokerProcess, new_topic: Callable[..., str]
 ) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from plog.client.group_admin import GroupAdmin
 from tests.compat.clients import PATIENCE_S
-from tests.compat.groups import name_of
+from tests.compat.groups import NEW_JAVA_IN_EVERY_RUN, name_of
 from tests.compat.programs import JAVA, Java
 from tests.compat.workers import Job, Output, Worker, numbered, write_numbers
 from tests.servers import BrokerProcess
@@ -19,7 +19,7 @@ from tests.waiting import until
 
 PARTITIONS = 5
 """As many as workers share: each has one."""
-COUNT = 400
+COUNT = 200
 MOST_ROUNDS = 20
 CLIENTS: list[str | Java] = ["confluent-kafka", "kafka-python", "aiokafka", "plog", *JAVA]
 ASK_FOR_ANY_OFFSETS = ["aiokafka"]
@@ -119,7 +119,7 @@ def test_workers_in_a_group_of_the_consumer_protocol_copy_once(
         worker.leave()
 
 
-@pytest.mark.parametrize("client", CLIENTS, ids=name_of)
+@pytest.mark.parametrize("client", [*NEW_JAVA_IN_EVERY_RUN, "plog"], ids=name_of)
 def test_worker_that_was_killed_is_followed_by_one_of_its_name(
     copying: Copying, client: str | Java
 ) -> None:
@@ -139,7 +139,7 @@ def test_workers_of_all_clients_share_the_work(copying: Copying) -> None:
     workers = [copying.start(client) for client in CLIENTS if client not in ASK_FOR_ANY_OFFSETS]
     assert len(workers) == PARTITIONS
     for _ in range(MOST_ROUNDS):
-        copying.write()
+        copying.write(2 * COUNT)
         copying.await_all(*workers)
         if all(worker.committed and worker.aborted for worker in workers):
             break
