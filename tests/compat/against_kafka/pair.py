@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 import uuid
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -208,6 +209,36 @@ class Side:
             if known == topic_id:
                 return f"id of {self.plain_text(name)}"
         return "an id"
+
+
+class Names(Side):
+    """No broker, but what requests are made for: it knows which names they have."""
+
+    def __init__(self) -> None:
+        self.prefix, self.session_id, self.producer_id, self.generation = "", 0, -1, -1
+        self.members, self.producers = {}, {}
+        self.epochs = defaultdict(int)
+        self.asked = set[str]()
+
+    def name(self, topic: str) -> str:
+        self.asked.add(topic)
+        return topic
+
+    def id(self, topic: str | None) -> uuid.UUID:
+        self.asked.add(topic or "")
+        return UNKNOWN_ID
+
+
+def case_of(steps: Sequence[Step], topics: Mapping[str, Topic]) -> Case:
+    """Return a case that has those of the topics that its requests name.
+
+    Each takes a live Kafka longer to make than most requests take it.
+    """
+    names = Names()
+    for step in steps:
+        if step.request is not None:
+            step.request(names)
+    return Case(steps, {name: one for name, one in topics.items() if name in names.asked})
 
 
 _numbers = itertools.count()

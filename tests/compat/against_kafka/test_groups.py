@@ -22,7 +22,7 @@ from tests.compat.against_kafka.group_steps import (
     two,
     until,
 )
-from tests.compat.against_kafka.pair import Case, Step, Topic
+from tests.compat.against_kafka.pair import Case, Step, Topic, case_of
 from tests.compat.against_kafka.test_cluster import find
 
 pytestmark = pytest.mark.usefixtures("groups_are_kept")
@@ -408,7 +408,7 @@ WITH_TOPICS = {
 
 def cases(api: str, named: dict[str, Sequence[Step]]) -> dict[str, Case]:
     topics = TOPICS if api in WITH_TOPICS else {}
-    return {f"{api}/{name}": Case(steps, topics) for name, steps in named.items()}
+    return {f"{api}/{name}": case_of(steps, topics) for name, steps in named.items()}
 
 
 CASES = {

@@ -9,7 +9,7 @@ import pytest
 from tests.compat.against_kafka import group_steps
 from tests.compat.against_kafka.ask import fetch, list_offsets, produce
 from tests.compat.against_kafka.group_steps import alone, join, leave
-from tests.compat.against_kafka.pair import Case, Pair, Step, Topic
+from tests.compat.against_kafka.pair import Case, Pair, Step, Topic, case_of
 from tests.compat.against_kafka.test_cluster import find
 from tests.compat.against_kafka.txn_steps import (
     NOBODY,
@@ -411,7 +411,7 @@ TOPICS = {"t": Topic(partitions=2, configs=KEPT), "u": Topic(configs=KEPT)}
 
 
 def cases(api: str, named: Mapping[str, Sequence[Step]]) -> dict[str, Case]:
-    return {f"{api}/{name}": Case(steps, TOPICS) for name, steps in named.items()}
+    return {f"{api}/{name}": case_of(steps, TOPICS) for name, steps in named.items()}
 
 
 CASES = {

@@ -10,7 +10,7 @@ import pytest
 from tests.compat.against_kafka import group_steps, txn_steps
 from tests.compat.against_kafka.ask import fetch, list_offsets
 from tests.compat.against_kafka.group_steps import alone
-from tests.compat.against_kafka.pair import Case, Step, Topic
+from tests.compat.against_kafka.pair import Case, Step, Topic, case_of
 from tests.compat.against_kafka.txn_steps import (
     NOBODY,
     add,
@@ -252,7 +252,7 @@ GROUPS: Mapping[str, Mapping[str, Sequence[Step]]] = {
     "Client of version 1": VERSION_1,
 }
 CASES = {
-    f"{api}/{name}": Case(steps, TOPICS)
+    f"{api}/{name}": case_of(steps, TOPICS)
     for api, cases in GROUPS.items()
     for name, steps in cases.items()
 }
