@@ -88,7 +88,10 @@ def archived(tools: Tools) -> list[str]:
 
 
 class _Server:
-    """A Java process with a port."""
+    """A Java process with a port.
+
+    `stops` is false for one that is killed in the end: that one writes no archive.
+    """
 
     def __init__(
         self,
@@ -98,6 +101,8 @@ class _Server:
         where: Path,
         port: int,
         loggers: Sequence[str] = (),
+        *,
+        stops: bool = True,
     ) -> None:
         where.mkdir(parents=True, exist_ok=True)
         properties = where / "server.properties"
@@ -109,7 +114,7 @@ class _Server:
         self._new_archive = where / self._archive.name
         self._writing: BinaryIO | None = None
         """Locked by the one process whose JVM is to write the archive."""
-        archived = self._archive_flags()
+        archived = self._archive_flags(stops=stops)
         command = tools.command(main_class, properties, flags=[*flags, *QUIET, *archived])
         with self.log_path.open("ab") as log:
             self._process = subprocess.Popen(
@@ -130,7 +135,7 @@ class _Server:
                     ) from None
                 time.sleep(0.1)
 
-    def _archive_flags(self) -> list[str]:
+    def _archive_flags(self, *, stops: bool) -> list[str]:
         """Return the flags that read the archive of loaded classes, or write it at the end.
 
         Starting a broker with it takes half as long. Writing it takes longer than starting without
@@ -138,6 +143,8 @@ class _Server:
         """
         if self._archive.exists():
             return [f"-XX:SharedArchiveFile={self._archive}"]
+        if not stops:
+            return []
         writing = self._archive.with_suffix(".lock").open("wb")
         try:
             fcntl.flock(writing, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -193,10 +200,10 @@ class _Server:
 class ZooKeeper(_Server):
     """One ZooKeeper server."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, stops: bool = True) -> None:
         port = free_port()
         settings = ZOOKEEPER_SETTINGS.format(directory=directory / "zookeeper", port=port)
-        super().__init__(KAFKA_3_9, "ZooKeeperServerMain", settings, directory, port)
+        super().__init__(KAFKA_3_9, "ZooKeeperServerMain", settings, directory, port, stops=stops)
 
     @contextmanager
     def client(self) -> Iterator[KazooClient]:
@@ -218,6 +225,7 @@ class Kafka(_Server):
         data: its log.dirs.
         extra: lines of server.properties.
         loggers: of which more than warnings are in its log.
+        stops: whether it is stopped in the end, or killed.
     """
 
     def __init__(
@@ -227,10 +235,13 @@ class Kafka(_Server):
         zookeeper: ZooKeeper,
         extra: str = "",
         loggers: Sequence[str] = (),
+        *,
+        stops: bool = True,
     ) -> None:
         port = free_port()
         settings = KAFKA_SETTINGS.format(zookeeper_port=zookeeper.port, port=port, directory=data)
-        super().__init__(KAFKA_3_9, "Kafka", settings + extra, directory, port, loggers)
+        settings += extra
+        super().__init__(KAFKA_3_9, "Kafka", settings, directory, port, loggers, stops=stops)
         self._wait_for_controller()
 
     def _wait_for_controller(self) -> None:
@@ -249,16 +260,19 @@ class KraftKafka(_Server):
         directory: for its settings and log.
         extra: lines of server.properties.
         tools: of its release.
+        stops: whether it is stopped in the end, or killed.
     """
 
-    def __init__(self, directory: Path, extra: str = "", tools: Tools = KAFKA_4_1) -> None:
+    def __init__(
+        self, directory: Path, extra: str = "", tools: Tools = KAFKA_4_1, *, stops: bool = True
+    ) -> None:
         port = free_port()
         settings = KRAFT_SETTINGS.format(port=port, controller_port=free_port()) + extra
         directory.mkdir(parents=True, exist_ok=True)
         formatted = directory / "format.properties"
         formatted.write_text(settings)
         tools.run("StorageTool", "format", "-g", "-c", formatted, "-t", CLUSTER_ID)
-        super().__init__(tools, "Kafka", settings, directory, port)
+        super().__init__(tools, "Kafka", settings, directory, port, stops=stops)
 
 
 @contextmanager

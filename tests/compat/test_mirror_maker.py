@@ -195,7 +195,9 @@ class Mirror:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         data = directory / "kafka-data"
-        self.kafka = KraftKafka(directory / "kafka", KAFKA_EXTRA.format(directory=data))
+        self.kafka = KraftKafka(
+            directory / "kafka", KAFKA_EXTRA.format(directory=data), stops=False
+        )
         self._process: subprocess.Popen[bytes] | None = None
         self.broker = BrokerProcess(directory, overrides=PLOG_SETTINGS)
         try:

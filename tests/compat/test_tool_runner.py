@@ -13,6 +13,7 @@ import pytest
 
 from tests.compat.clients import Confluent, Sent
 from tests.compat.kafka_tools import JVM_FLAGS, TOOLS, Tools
+from tests.compat.live_kafka import archived
 from tests.compat.programs import JAVA_TOOLS
 from tests.compat.tool_runner import ToolRunner
 from tests.servers import BrokerProcess
@@ -166,7 +167,9 @@ def test_kafkas_tools_do_as_in_processes(
         ["TransactionsCommand", *to_broker, "list"],
     ]
     with ThreadPoolExecutor(2) as pool:
-        expected = list(pool.map(lambda one: in_a_process(tools.command(*one)), commands))
+        expected = list(
+            pool.map(lambda one: in_a_process(tools.command(*one, flags=archived(tools))), commands)
+        )
     assert {status for status, _, _ in expected} == {0, 1}
     for _ in range(2):
         for (tool, *arguments), alone in zip(commands, expected, strict=True):

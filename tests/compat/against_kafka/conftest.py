@@ -43,9 +43,9 @@ def live_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Side]:
     log_dirs = [where / "data0", where / "data1"]
     settings = {**SETTINGS, "log.dirs": ",".join(map(str, log_dirs))}
     extra = "".join(f"{key}={value}\n" for key, value in settings.items())
-    zookeeper = ZooKeeper(where / "zookeeper")
+    zookeeper = ZooKeeper(where / "zookeeper", stops=False)
     try:
-        broker = Kafka(where / "kafka", log_dirs[0], zookeeper, extra)
+        broker = Kafka(where / "kafka", log_dirs[0], zookeeper, extra, stops=False)
         try:
             side = Side(broker.port, log_dirs)
             eventually(lambda: _hands_out_ids(side), "handing out producer ids", READY_S)
