@@ -52,7 +52,7 @@ def installed(client: OldClient) -> Path:
     """Return the directory that holds the client; install it there the first time."""
 
     def install(made: Path) -> None:
-        pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-input"]
+        pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-input", "--no-compile"]
         done = subprocess.run(
             [*pip, "--target", str(made), client.requirement, client.decompressor],
             capture_output=True,
