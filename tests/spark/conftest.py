@@ -22,7 +22,7 @@ from plog.client.admin import Admin
 from tests.conftest import ROOT
 from tests.planes import Plane
 from tests.servers import BrokerProcess
-from tests.spark.jvm import QUICK_JVM, SHORT_RUN, make_spark_home
+from tests.spark.jvm import QUICK_JVM, QUICK_STREAMS, SHORT_RUN, make_spark_home
 from tests.spark.submitted import submit
 
 if TYPE_CHECKING:
@@ -82,9 +82,10 @@ def spark(workers_find_plog: dict[str, str]) -> Iterator[Any]:
         spark_master="local[2]",
         spark_driver_memory="1g",
         spark_ui_enabled="false",
-        spark_sql_shuffle_partitions="2",
+        spark_sql_shuffle_partitions="1",
         spark_sql_session_timeZone="UTC",
         spark_driver_extraJavaOptions=QUICK_JVM,
+        **QUICK_STREAMS,
         spark_connect_grpc_binding_port="0",  # any free one, for `test_connect.py`
     )
     running.sparkContext.setLogLevel("OFF")

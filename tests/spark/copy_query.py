@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from plog.spark.session import session
-from tests.spark.jvm import QUICK_JVM
+from tests.spark.jvm import FEW_ROWS, QUICK_JVM
 
 ROWS_PER_BATCH = 2_000
 
@@ -20,10 +20,9 @@ ROWS_PER_BATCH = 2_000
 def small() -> dict[str, str]:
     """Return the settings of a session that is small."""
     return {
+        **{name.replace(".", "_"): value for name, value in FEW_ROWS.items()},
         "spark_driver_memory": "700m",
         "spark_executor_memory": "700m",
-        "spark_ui_enabled": "false",
-        "spark_sql_shuffle_partitions": "2",
         "spark_task_maxFailures": "4",
         "spark_driver_extraJavaOptions": QUICK_JVM,
         "spark_executor_extraJavaOptions": QUICK_JVM,

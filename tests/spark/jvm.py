@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -45,6 +46,33 @@ MADE = ROOT / ".venv" / "spark"
 ARCHIVE = MADE / f"classes-{KEY}"
 QUICK_JVM = f"{SHORT_RUN} -XX:SharedArchiveFile={ARCHIVE}/classes.jsa -Xlog:cds*=off"
 """Options of each JVM that runs Spark; `make_spark_home` makes the archive."""
+FEW_ROWS = {
+    "spark.ui.enabled": "false",
+    "spark.sql.shuffle.partitions": "1",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+}
+"""Settings of a JVM that runs few queries of few rows: it compiles none of them."""
+QUICK_STREAMS = {
+    # Else Hadoop starts a process, readlink, for each file of a checkpoint, and more.
+    "spark_sql_streaming_checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing"
+        ".FileSystemBasedCheckpointFileManager"
+    ),
+    "spark_sql_streaming_checkpoint_fileChecksum_enabled": "false",
+    # A stream that waits for records asks this often for some, and not every 10 ms.
+    "spark_sql_streaming_pollingDelay": "100ms",
+}
+"""Settings of sessions in which many streams run. Those that are killed have Spark's defaults."""
+
+
+def by_itself(environment: dict[str, str]) -> dict[str, str]:
+    """Return the environment of a job that Python runs, without spark-submit."""
+    words = ["--driver-java-options", QUICK_JVM]
+    for name, value in FEW_ROWS.items():
+        words += ["--conf", f"{name}={value}"]
+    return environment | {"PYSPARK_SUBMIT_ARGS": shlex.join([*words, "pyspark-shell"])}
 
 
 def make_spark_home() -> Path:

@@ -26,7 +26,7 @@ from plog.ops import watch
 from plog.ops.host_metrics import Agent, AgentSettings, encode
 from tests.servers import BrokerProcess
 from tests.spark.conftest import ROOT
-from tests.spark.jvm import QUICK_JVM
+from tests.spark.jvm import by_itself
 from tests.spark.marks import DEAR
 from tests.spark.test_sink import read
 from tests.waiting import until
@@ -269,7 +269,7 @@ def test_ctrl_c_ends_the_job_with_no_traceback(
     with said.open("wb") as output:
         running = subprocess.Popen(
             command,
-            env=workers_find_plog | {"JAVA_TOOL_OPTIONS": QUICK_JVM},
+            env=by_itself(workers_find_plog),
             stdout=output,
             stderr=output,
             start_new_session=True,

@@ -263,7 +263,7 @@ def test_session_is_set_up_as_the_page_says(spark):
     assert {tuple(line.split()) for line in page} >= set(SETTINGS.items())
     assert {key: spark.conf.get(key) for key in SETTINGS} == SETTINGS
     assert spark.sparkContext.appName == "plog tests"
-    assert spark.conf.get("spark.sql.shuffle.partitions") == "2"
+    assert spark.conf.get("spark.sql.shuffle.partitions") == "1"
 
 
 REGISTERING = """
