@@ -38,7 +38,7 @@ NewTopic = Callable[..., str]
 Events, Row, Traffic = activity_events.Events, activity_events.Row, activity_events.Traffic
 MINUTE_MS = 60_000
 LATE_AFTER_S, SLACK_S = 600, 60
-EVENTS, LONG_EVENTS = 100_000, 10_000_000
+EVENTS, LONG_EVENTS = 50_000, 10_000_000
 T0 = Traffic.start_ms
 
 
@@ -106,7 +106,7 @@ def test_report_is_that_computed_without_spark(
     broker: BrokerProcess, new_topic: NewTopic, run_job: Callable[..., str], tmp_path: Path
 ) -> None:
     """In two runs that are cut in the middle of windows."""
-    traffic = Traffic(events_per_s=14, chunk=20_000)
+    traffic = Traffic(events_per_s=7, chunk=20_000)
     events = list(activity_events.chunks(traffic, EVENTS))
     topic, reports = new_topic(3, retention_ms=-1), new_topic(2)
     config = tmp_path / "report.toml"
@@ -125,7 +125,7 @@ def test_report_is_that_computed_without_spark(
     )
     assert sum(row.events + row.late for row in rows.values()) == EVENTS
     expected = closed(rows, events, window_ms)
-    assert sum(row.late for row in expected.values()) > 100
+    assert sum(row.late for row in expected.values()) > 35
     assert report_in(broker, reports) == expected
     assert parquet_in(tmp_path / "parquet") == expected
 

@@ -31,7 +31,7 @@ pytestmark = DEAR
 NewTopic = Callable[..., str]
 Alert, Traffic = activity_events.Alert, activity_events.Traffic
 T0 = Traffic.start_ms
-EVENTS, LONG_EVENTS = 50_000, 10_000_000
+EVENTS, LONG_EVENTS = 30_000, 10_000_000
 RULES = {
     "window_ms": 60_000,
     "slide_ms": 10_000,
@@ -102,7 +102,7 @@ def test_alerts_are_those_planted(
     broker: BrokerProcess, new_topic: NewTopic, run_job: Callable[..., str], tmp_path: Path
 ) -> None:
     """In two runs that are cut in the middle of a long burst."""
-    traffic = Traffic(events_per_s=7, chunk=20_000)
+    traffic = Traffic(events_per_s=4, chunk=20_000)
     events = list(activity_events.chunks(traffic, EVENTS))
     long = next(
         burst
