@@ -19,7 +19,7 @@ from pyspark.sql.functions import spark_partition_id
 
 from plog.spark.session import session
 from tests.conftest import ROOT
-from tests.spark.jvm import QUICK_JVM
+from tests.spark.jvm import QUICK_JVM, QUICK_STREAMS
 from tests.spark.jvm_connector import connector_jars
 
 P = ParamSpec("P")
@@ -77,8 +77,9 @@ def start(jars: str) -> None:
         spark_master="local[2]",
         spark_driver_memory="1g",
         spark_ui_enabled="false",
-        spark_sql_shuffle_partitions="2",
+        spark_sql_shuffle_partitions="1",
         spark_jars=jars,
+        **QUICK_STREAMS,
         spark_driver_extraJavaOptions=QUICK_JVM,
     )
     spark.sparkContext.setLogLevel("OFF")
@@ -101,6 +102,7 @@ def benchmark(*arguments: str) -> None:
     with (
         patch.object(sys, "argv", [str(script), *arguments]),
         patch.object(sys, "path", [str(script.parent), *sys.path]),
+        patch("spark_connector_loads.FIRST_BATCHES", 1),
         patch.object(spark, "stop"),
         patch("plog.spark.session.session", lambda _name, **_settings: spark),
         pytest.raises(SystemExit) as end,
@@ -108,7 +110,7 @@ def benchmark(*arguments: str) -> None:
         runpy.run_path(str(script), run_name="__main__")
     assert not end.value.code
     spark.sparkContext.setLogLevel("OFF")
-    spark.conf.set("spark.sql.shuffle.partitions", "2")
+    spark.conf.set("spark.sql.shuffle.partitions", "1")
 
 
 def read(source: str, options: Options) -> list[Row]:
