@@ -21,7 +21,7 @@ from tests.handlers.wire import WAIT_MS, Speaker, create_topic, fetch_one, fresh
 from tests.transactions.transactor import COMMITTED, Transactor, committed_offset
 from tests.waiting import until
 
-PAUSE_S = 0.1
+PAUSE_S = 0.02
 ABORTED = 3
 """Every so-manieth transaction is aborted."""
 KIND, PROTOCOL = "consumer", "range"

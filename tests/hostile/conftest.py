@@ -52,7 +52,7 @@ def besiege(request: pytest.FixtureRequest, record_property: Callable[[str, obje
     """`tests.hostile.watch.siege`, with what it finds told at the end of the run."""
     name = re.sub(r"^test_", "", request.node.name)
 
-    def begin(broker: BrokerProcess, *, growth: int = 32 * MIB, pause_s: float = 0.05):
+    def begin(broker: BrokerProcess, *, growth: int = 32 * MIB, pause_s: float = 0.01):
         return siege(
             broker,
             lambda line: record_property("figures", line),

@@ -57,7 +57,7 @@ def threads(broker: BrokerProcess) -> int:
 class Bystander:
     """Writes numbered records with acks=all and reads each of them back, in a thread of its own."""
 
-    def __init__(self, port: int, *, pause_s: float = 0.05) -> None:
+    def __init__(self, port: int, *, pause_s: float = 0.01) -> None:
         self._port = port
         self._pause_s = pause_s
         self.acknowledged: list[bytes] = []
@@ -180,7 +180,7 @@ def _logs(broker: BrokerProcess) -> int:
 
 @contextlib.contextmanager
 def siege(
-    broker: BrokerProcess, report: Report, name: str, *, growth: int, pause_s: float = 0.05
+    broker: BrokerProcess, report: Report, name: str, *, growth: int, pause_s: float = 0.01
 ) -> Iterator[Siege]:
     """Have others served beside the block; afterwards judge memory, log and records.
 
