@@ -4,7 +4,7 @@
 
 KERNELS is the directory of instrumented kernels, which are taken instead of the checkout's; empty
 for those. Without a target it forks a process for each request (tests/forks.py): a directory for
-temporary files, and what is left out here. Anything that a target raises ends the process as a
+temporary files, and the missing arguments. Anything that a target raises ends the process as a
 crash does.
 """
 
@@ -52,7 +52,7 @@ class Lines:
 
     def on_call(self, frame: FrameType, event: str, argument: object) -> Any:
         code = frame.f_code
-        # By its id, and kept alive for that: the hash of code is one of all that is in it.
+        # By its id, and kept alive for that: to hash code means to hash all its parts.
         known = self._tracers.get(id(code))
         if known is None:
             is_parser = any(part in code.co_filename for part in PARSERS)

@@ -181,8 +181,8 @@ def fuzz(target: str, *options: str, corpora: list[Path], kernels: Path | None =
         with tempfile.TemporaryFile() as output:
             status = Forked(arguments, output, _server(str(kernels or ""))).wait()
             output.seek(0)
-            told = output.read().decode(errors="replace")
-    return Run(status, told, sorted(findings.iterdir()))
+            text = output.read().decode(errors="replace")
+    return Run(status, text, sorted(findings.iterdir()))
 
 
 @functools.cache
