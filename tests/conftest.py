@@ -7,6 +7,7 @@ nowhere. `plane` is explained in tests/planes.py.
 
 from __future__ import annotations
 
+import gc
 import os
 import platform
 import signal
@@ -137,6 +138,18 @@ def pytest_report_header() -> list[str]:
         + f"; crc32c by {checksum}"
         + ("; a skip is a failure" if NO_SKIP else ""),
     ]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    # Collected tests stay until the end. A search for garbage among them takes an eighth of the
+    # time now, and more at each later search.
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
