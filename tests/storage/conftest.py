@@ -11,9 +11,17 @@ from plog._native import faults
 from plog.runtime.clock import ManualClock
 from plog.storage.filesystem import Filesystem
 from plog.storage.log_manager import LogManager
+from tests.memory import directory_in_memory
 
 from .log_managers import SETTINGS, Start, abandon
 from .storage_logs import NOW_MS, broker_settings
+
+
+@pytest.fixture
+def tmp_path() -> Iterator[Path]:
+    """Directories in memory: tests cut the power by themselves, and need no disk that waits."""
+    with directory_in_memory() as made:
+        yield made
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from plog._native.batch import read_header
 from plog._native.records import build_batch, control_batch
@@ -209,12 +210,12 @@ class FaultyFilesystem(Filesystem):
         self._crash = crash
         self._mutex = threading.Lock()
 
-    def __getattribute__(self, name: str) -> object:
-        found = super().__getattribute__(name)
-        if name not in FaultyFilesystem.CHANGING:
-            return found
+        for name in self.CHANGING:
+            setattr(self, name, self._watched(name, getattr(self, name)))
 
-        def watched(*args: object, **options: object) -> object:
+    def _watched(self, name: str, change: Callable[..., Any]) -> Callable[..., Any]:
+        def watched(*args: object, **options: object) -> Any:
+            self.before(name)
             with self._mutex:
                 number = self.operations
                 self.operations += 1
@@ -222,9 +223,12 @@ class FaultyFilesystem(Filesystem):
                 raise Crash
             if number == self.fail_at:
                 raise OSError(self._error, os.strerror(self._error), name)
-            return found(*args, **options)  # type: ignore[operator]
+            return change(*args, **options)
 
         return watched
+
+    def before(self, name: str) -> None:
+        """Look at what there is before an operation; does nothing here."""
 
 
 __all__ = [

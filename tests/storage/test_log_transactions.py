@@ -319,10 +319,9 @@ def test_truncation_never_lets_readers_pass_an_open_transaction(
     stable: list[int] = []
 
     class Watching(FaultyFilesystem):
-        def __getattribute__(self, name: str) -> object:
-            if name in FaultyFilesystem.CHANGING and watched:
+        def before(self, name: str) -> None:
+            if watched:
                 stable.append(watched[0].last_stable_offset)
-            return super().__getattribute__(name)
 
     watched: list[Log] = []
     log = open_log(tmp_path / "t-0", fs=Watching())
