@@ -16,6 +16,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
@@ -28,7 +29,7 @@ from tests.planes import Plane
 from tests.servers import BrokerProcess
 from tests.spark.activity_jobs import share
 from tests.spark.driver import Driver
-from tests.spark.jvm import QUICK_JVM
+from tests.spark.jvm import by_itself
 from tests.spark.marks import DEAR
 from tests.spark.submitted import JOBS, configured
 from tests.waiting import until
@@ -91,8 +92,8 @@ class Warehouse:
 
     def plain(self) -> list[int]:
         """Return the values as they are seen without the manifest."""
-        rows = self.spark.read.parquet(str(self.path)).select("value").collect()
-        return sorted(int(row.value) for row in rows)
+        table = pq.read_table(self.path, columns=["value"], partitioning=None)
+        return sorted(map(int, table.column("value").to_pylist()))
 
 
 @pytest.fixture
@@ -631,7 +632,7 @@ def test_each_record_is_there_once_whoever_is_killed(
         "--path", str(warehouse.path), "--topic", topic, "--step", "100",
     ]  # fmt: skip
 
-    environment = workers_find_plog | {"JAVA_TOOL_OPTIONS": QUICK_JVM}
+    environment = by_itself(workers_find_plog)
 
     def steps_done() -> int:
         return warehouse.store.state().number
