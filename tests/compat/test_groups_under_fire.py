@@ -266,9 +266,13 @@ class Fire:
         """`from_the_first`: also what they have read until now is to be new."""
         self.find_peace()
         shares = {member: set(member.has) for member in self._active}
-        counts = {member: 0 if from_the_first else len(member.polled) for member in self._active}
         with GroupAdmin(self.broker.bootstrap) as admin:
             first = ends(admin)
+            # A commit reaches the broker before this process reads the lines of its member.
+            until(lambda: self._have_polled_to(first), "the lines of members")
+            counts = {
+                member: 0 if from_the_first else len(member.polled) for member in self._active
+            }
             with Writer(self.broker.bootstrap, TOPIC, PARTITIONS) as writer:
                 writer.wait_for_more(100)
                 writer.stop()
@@ -289,6 +293,10 @@ class Fire:
         for name in self._active.values():
             self._free(name)
         self._active.clear()
+
+    def _have_polled_to(self, last: Mapping[int, int]) -> bool:
+        polled = {place for member in self.all for place in member.polled}
+        return all((at, end - 1) in polled for at, end in last.items() if end)
 
     def check_history(self) -> None:
         """Check what was read in all, and each commit there was."""
