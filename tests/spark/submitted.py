@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from tests.conftest import ROOT
-from tests.spark.jvm import FEW_ROWS, QUICK_JVM
+from tests.spark.jvm import QUICK_JVM
 
 JOBS = ROOT / "spark"
 TIMEOUT_S = 120
@@ -23,7 +23,7 @@ def submit(
     assert command is not None
     return subprocess.run(
         [command, "--master", master, "--driver-memory", "1g",
-         *(word for pair in FEW_ROWS.items() for word in ("--conf", "=".join(pair))),
+         "--conf", "spark.ui.enabled=false",
          "--driver-java-options", QUICK_JVM,
          str(JOBS / script), *arguments],
         env=os.environ | environment, stdin=subprocess.DEVNULL, capture_output=True, text=True,
