@@ -33,7 +33,7 @@ FAILING, SLOW = (1, 0), (2, 1)
 """Batch and task of which the first attempt is spoilt, and how."""
 STANDS_STILL_S = 90.0
 """Longer than it takes another attempt to come and overtake it."""
-LARGE = 5500
+LARGE = 5000
 """How many rows a batch has where few batches will do."""
 LONG = 1000
 """What makes values so long that no buffer keeps them."""

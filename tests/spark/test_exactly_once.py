@@ -28,19 +28,19 @@ from tests.spark.test_sink import read
 
 pytestmark = DEAR
 
-RECORDS, LONG_RECORDS = 8 * ROWS_PER_BATCH, 10 * ROWS_PER_BATCH
+RECORDS = 10 * ROWS_PER_BATCH
 KEYS = 40
 LONG_ROUNDS = 30
 MOST_KILLS = 3
 DRIVER, WORKER, BROKER = "driver", "worker", "broker"
 
 
-def fill(broker: BrokerProcess, records: int = RECORDS) -> None:
+def fill(broker: BrokerProcess) -> None:
     with Admin(broker.bootstrap) as admin:
         for topic in ("source", "sink"):
             admin.create_topic(topic, partitions=3)
     with Producer(broker.bootstrap) as producer:
-        for n in range(records):
+        for n in range(RECORDS):
             producer.send("source", b"%d" % n, key=b"%d" % (n % KEYS))
 
 
@@ -84,10 +84,9 @@ def one_round(
     directory: Path,
     environment: dict[str, str],
     broker: BrokerProcess,
-    records: int,
 ) -> list[str]:
     """Copy while the plan's kills happen; return what was killed."""
-    fill(broker, records)
+    fill(broker)
     # A task has four attempts, as in a cluster.
     arguments = ("local[2,4]", broker.bootstrap, "source", "sink", str(directory / "checkpoint"))
     killed: list[str] = []
@@ -115,12 +114,12 @@ def one_round(
             driver.kill()
 
 
-def check(broker: BrokerProcess, records: int = RECORDS) -> None:
+def check(broker: BrokerProcess) -> None:
     found = read(broker, "sink")
     values = Counter(int(record.value or b"-1") for record in found)
     twice = sorted(value for value, count in values.items() if count > 1)
-    lost = sorted(set(range(records)) - values.keys())
-    assert (twice[:5], lost[:5], len(found)) == ([], [], records)
+    lost = sorted(set(range(RECORDS)) - values.keys())
+    assert (twice[:5], lost[:5], len(found)) == ([], [], RECORDS)
     for key in range(KEYS):
         mine = [int(record.value or b"-1") for record in found if record.key == b"%d" % key]
         assert mine == sorted(mine)
@@ -128,7 +127,6 @@ def check(broker: BrokerProcess, records: int = RECORDS) -> None:
 
 def rounds(
     count: int,
-    records: int,
     plan: Callable[[random.Random, int], Plan],
     tmp_path: Path,
     environment: dict[str, str],
@@ -142,8 +140,8 @@ def rounds(
         with BrokerProcess(directory) as broker:
             begun = time.monotonic()
             planned = plan(chance, number)
-            killed = one_round(chance, planned, directory, environment, broker, records)
-            check(broker, records)
+            killed = one_round(chance, planned, directory, environment, broker)
+            check(broker)
             # Of many kills the first is sure: the driver may have ended before the others.
             assert killed == planned.kills or (
                 killed[:1] == planned.kills[:1] and not planned.at_work
@@ -159,7 +157,7 @@ def test_each_record_is_there_once_whoever_is_killed(
     workers_find_plog: dict[str, str],
     record_property: Callable[[str, object], None],
 ) -> None:
-    rounds(1, RECORDS, one_of_each, tmp_path, workers_find_plog, record_property)
+    rounds(1, one_of_each, tmp_path, workers_find_plog, record_property)
 
 
 @pytest.mark.long
@@ -170,4 +168,4 @@ def test_each_record_is_there_once_whoever_is_killed_many_times(
     workers_find_plog: dict[str, str],
     record_property: Callable[[str, object], None],
 ) -> None:
-    rounds(LONG_ROUNDS, LONG_RECORDS, any_kills, tmp_path, workers_find_plog, record_property)
+    rounds(LONG_ROUNDS, any_kills, tmp_path, workers_find_plog, record_property)

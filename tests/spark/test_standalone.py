@@ -167,7 +167,7 @@ def test_topic_is_read_and_copied_while_an_executor_and_a_worker_are_killed(
     time.sleep(chance.uniform(0, 0.5))
     (executor,) = one.executors()
     executor.kill()
-    copies.wait_for("batch 3")
+    copies.wait_for("batch 4")
     time.sleep(chance.uniform(0, 0.5))
     assert "copied" not in copies.said
     other.kill()
