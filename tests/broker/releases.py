@@ -3,8 +3,7 @@
 `tests/golden/releases/` holds data directories as each release left them, one after a clean stop
 and one after SIGKILL. They are made by `python -m tests.broker.releases`, and not made again
 when plog changes: hosts will have such files. A format that changes adds a release here. The source
-of the last one is there, too (`-source`), so that every run can go back to it, and beside it the C
-that Cython made of its kernels (`-c`): that takes longer than to compile it.
+of the last one is there, too (`-source`), so that every run can go back to it.
 """
 
 from __future__ import annotations
@@ -74,7 +73,6 @@ NOT_LOADED = (
     "request_forms",
 )
 """Kernels that no broker of these releases loads: clients and tests do."""
-C_FILES = "plog/_native/*.c"
 TOPIC = "written"
 MOVED = "moved"
 SEGMENT_BYTES = "4000"
@@ -223,43 +221,19 @@ def built(commit: str) -> Path:
         compiler = made / "quick-compiler"
         compiler.write_text(QUICK_COMPILER.format(shutil.which("clang") or "gcc"))
         compiler.chmod(0o755)
-        if _take_translated(commit, made):
-            if not _compile(made, compiler).returncode:
-                return
-            for path in made.glob(C_FILES):  # a newer Python refuses what an old Cython wrote
-                path.unlink()
-        built = _compile(made, compiler)
+        built = subprocess.run(
+            [sys.executable, "setup.py", "build_ext", "--inplace"],
+            cwd=made,
+            env={**os.environ, "CC": str(compiler)},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=BUILD_TIMEOUT_S,
+            check=False,
+        )
         assert built.returncode == 0, built.stderr[-2000:]
 
     return made_once(BUILT / commit, build)
-
-
-def _take_translated(commit: str, made: Path) -> bool:
-    """Put the C files of a release's kernels beside them, as new as setup.py wants them."""
-    held = HELD / f"{commit}-c.tar.xz"
-    if not held.exists():
-        return False
-    with tarfile.open(held) as tar:
-        tar.extractall(made, filter="data")
-    for path in made.glob(C_FILES):
-        path.touch()
-    last_build = made / "build" / "plog-build"
-    last_build.parent.mkdir()
-    last_build.write_text("release")
-    return True
-
-
-def _compile(made: Path, compiler: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "setup.py", "build_ext", "--inplace"],
-        cwd=made,
-        env={**os.environ, "CC": str(compiler)},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=BUILD_TIMEOUT_S,
-        check=False,
-    )
 
 
 def _source(commit: str, directory: Path) -> Path:
@@ -290,16 +264,8 @@ def without_reserve(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
 
 
 def main() -> None:
-    """Write the files of releases that are not held yet: data directories, by these themselves."""
+    """Write the data directories of releases that have none, by these themselves."""
     HELD.mkdir(exist_ok=True)
-    for source in HELD.glob("*-source.tar.xz"):
-        commit = source.name.partition("-")[0]
-        held = HELD / f"{commit}-c.tar.xz"
-        if not held.exists():
-            made = built(commit)
-            with tarfile.open(held, "w:xz", preset=9) as tar:
-                for path in sorted(made.glob(C_FILES)):
-                    tar.add(path, path.relative_to(made))
     for release, ended in itertools.product(RELEASES, ("stopped", "killed")):
         held = HELD / f"{release.commit}-{ended}.tar.xz"
         if held.exists():
