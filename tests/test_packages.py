@@ -56,12 +56,7 @@ QUICK_DPKG = {"DPKG_FORCE": "security-mac,downgrade,unsafe-io"}
 """Its defaults, and that it does not wait for the disk after each file: no power fails here."""
 HOST_NEEDS = ("mmdebstrap", "chroot")
 MIRROR: tuple[str, ...] = ()
-"""The distribution's own."""
-MIRRORS = {
-    "debian": ("http://deb.debian.org/debian",),
-    "ubuntu": ("http://archive.ubuntu.com/ubuntu",),
-}
-"""Without the updates and the security updates, which mmdebstrap would ask for too."""
+"""mmdebstrap's own for the distribution."""
 SMALLEST = (
     *("--mode=root", "--variant=apt", "--include=python3"),
     # Else it would install Perl, to merge directories that need not be merged.
@@ -415,11 +410,10 @@ def fill(root: Path) -> None:
     needs(*HOST_NEEDS)
     if os.geteuid() != 0:
         pytest.skip("a chroot needs root")
-    release = platform.freedesktop_os_release()
-    mirror = MIRROR or MIRRORS.get(release["ID"], ())
+    release = platform.freedesktop_os_release()["VERSION_CODENAME"]
     try:
         run(
-            "mmdebstrap", *SMALLEST, release["VERSION_CODENAME"], root, *mirror,
+            "mmdebstrap", *SMALLEST, release, root, *MIRROR,
             timeout=MIRROR_TIMEOUT_S, env={**os.environ, **QUICK_DPKG, "LC_ALL": "C"},
         )  # fmt: skip
     except subprocess.TimeoutExpired as error:
