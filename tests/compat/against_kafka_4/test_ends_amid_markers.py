@@ -46,15 +46,14 @@ def answers_to_ends(
 def test_end_amid_the_markers_is_to_come_again(pair: Pair, own_epochs: bool) -> None:
     name, topic = fresh_name(), fresh_name()  # both list them from now on
     for side in pair.sides:
-        rounds_left = MAX_ROUNDS
         with closing(speak(side.port)) as wire:
             create_topic(wire, topic, partitions=PARTITIONS)
             partitions = [TopicPartition(topic, number) for number in range(PARTITIONS)]
             one = Transactor(wire, name, own_epochs=own_epochs).start()
             last = ErrorCode.NONE if own_epochs else ErrorCode.INVALID_TXN_STATE
-            met = answers_to_ends(one, partitions, own_epochs=own_epochs)
-            while met == [last] and rounds_left:  # the markers were written before the next request
-                rounds_left -= 1
+            for _ in range(MAX_ROUNDS):
                 met = answers_to_ends(one, partitions, own_epochs=own_epochs)
+                if met != [last]:  # else the markers were written before the next request
+                    break
             assert met[0] is ErrorCode.CONCURRENT_TRANSACTIONS
             assert met[-1] is last
