@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tests.forks import Forked, Server
+from tests.memory import directory_in_memory
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILT = ROOT / "build" / "fuzz"
@@ -26,7 +27,6 @@ KERNELS = BUILT / "plog" / "_native"
 ENGINE = BUILT / "libfuzzer.so"
 STAMP = BUILT / "stamp"
 FINDINGS = BUILT / "found"
-MEMORY = Path("/dev/shm")
 
 TIMEOUT_S = 20
 """For one input: instrumented, and on a machine that is busy."""
@@ -34,12 +34,6 @@ MEMORY_MB = 2048
 LARGEST_ALLOCATION_MB = 300
 """zstd may want a window of 128 MiB, and its frame can say so."""
 LARGEST_INPUT_BYTES = 4096
-
-READ_NOTHING = {
-    *("commit_queue", "disk_room", "files", "histogram"),
-    *("leaves", "letter_queue", "log_flush", "work_queue"),
-}
-"""Kernels that targets import, but that no byte of an input comes to."""
 
 
 class NoClang(Exception):
@@ -128,14 +122,14 @@ def build() -> None:
 
 
 def kernels_of_targets() -> list[str]:
-    """Return the kernels that read what targets give; of the others, the checkout's will do."""
+    """Return the kernels that targets import; nothing calls the others, such as the reactor's."""
     program = (
         "import sys, tests.fuzz.targets\n"
         "print(*(name.split('.')[2] for name in sys.modules if name.startswith('plog._native.')))"
     )
     command = [sys.executable, "-c", program]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    return sorted(set(done.stdout.split()) - READ_NOTHING)
+    return sorted(done.stdout.split())
 
 
 def _hash_of_sources(clang: str) -> str:
@@ -176,8 +170,8 @@ def fuzz(target: str, *options: str, corpora: list[Path], kernels: Path | None =
         "-print_final_stats=1",
     ]
     # libFuzzer ends its process without a word to Python: what that leaves is removed here.
-    with tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as temporary:
-        arguments = [temporary, target, *limits, *options, *map(str, corpora)]
+    with directory_in_memory() as temporary:
+        arguments = [str(temporary), target, *limits, *options, *map(str, corpora)]
         with tempfile.TemporaryFile() as output:
             status = Forked(arguments, output, _server(str(kernels or ""))).wait()
             output.seek(0)
