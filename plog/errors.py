@@ -8,6 +8,7 @@ are never an AssertionError.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import IntEnum
 from typing import ClassVar, Final
 
@@ -188,7 +189,15 @@ class MalformedBytes(PlogError):
 
 
 class ConfigError(PlogError):
-    """Settings are wrong; the message lists every fault with file and line."""
+    """Settings are wrong; the message lists every fault with file and line.
+
+    Args:
+        warnings: lines about keys that are accepted, but have no effect.
+    """
+
+    def __init__(self, message: str, warnings: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.warnings = warnings
 
 
 class LogDamaged(PlogError):

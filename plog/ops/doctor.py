@@ -82,8 +82,9 @@ def examine(properties: str | None, overrides: tuple[str, ...] = ()) -> list[Fin
         settings, warnings = read(properties, overrides)
     except ConfigError as error:
         found = [Finding("settings", Verdict.FAILURE, line) for line in str(error).splitlines()]
-        text = "log directories, listeners and keys without effect are not checked yet"
-        advice = "correct the settings above and run this again"
+        found += [Finding("settings", Verdict.WARNING, line) for line in error.warnings]
+        text = "log directories and listeners are not checked yet"
+        advice = "correct the failures above and run this again"
         return [*found, Finding("settings", Verdict.WARNING, text, advice), *_host()]
     found = [Finding("settings", Verdict.WARNING, text) for text in warnings]
     if not warnings:

@@ -109,7 +109,7 @@ def read(
         place = given[key].place if key in given else NOWHERE
         faults.append(Remark(place, f"`{key}`: {reason}"))
     if faults:
-        raise ConfigError("\n".join(_lines(faults)))
+        raise ConfigError("\n".join(_lines(faults)), _lines(warnings))
     return BrokerSettings(known), _lines(warnings)
 
 
