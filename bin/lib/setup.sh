@@ -228,9 +228,9 @@ hash_of_kernels() {
 hash_of_translated() { cat plog/_native/*.c 2>/dev/null | hash_of; }
 
 kernels_are_there() {
-    local source
-    for source in plog/_native/*.pyx; do
-        compgen -G "${source%.pyx}.*.so" >/dev/null || return 1
+    local kernel
+    for kernel in plog/_native/*.pyx plog/_native/cython_shared; do
+        compgen -G "${kernel%.pyx}.*.so" >/dev/null || return 1
     done
 }
 
@@ -283,7 +283,7 @@ install_packages() {
         return
     fi
     quietly "installing what the kernels are built with (pip)" \
-        pip_install "setuptools>=77" "cython>=3.1"
+        pip_install "setuptools>=77" "cython>=3.2"
     # The compiler is busy for minutes the first time; pip downloads meanwhile. The compiler runs in its own
     # process group, so that the trap can end all of it, after Ctrl-C too.
     set -m
