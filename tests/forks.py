@@ -47,23 +47,24 @@ class Server:
         self.process.wait()
 
 
-_server: Server | None = None
+_servers: dict[tuple[str, ...], Server] = {}
 
 
-def server_of_brokers() -> Server:
-    global _server
-    if _server is None or _server.process.poll() is not None:
-        _server = Server("tests.forks")
-    return _server
+def server_of(*arguments: str, env: Mapping[str, str] | None = None) -> Server:
+    """Return this process's server with these arguments; start it if none runs."""
+    server = _servers.get(arguments)
+    if server is None or server.process.poll() is not None:
+        server = _servers[arguments] = Server(*arguments, env=env)
+    return server
 
 
 class Forked:
-    """A process that a server forks, or ours of brokers; its output goes to a file."""
+    """A process forked by `server`, by default that of brokers; its output goes to a file."""
 
     def __init__(
         self, arguments: Sequence[str], output: IO[bytes], server: Server | None = None
     ) -> None:
-        server = server or server_of_brokers()
+        server = server or server_of("tests.forks")
         request = {
             "arguments": arguments,
             "environment": dict(os.environ),

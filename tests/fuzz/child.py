@@ -3,9 +3,9 @@
     python -m tests.fuzz.child KERNELS [TARGET [libFuzzer's options and corpora]]
 
 KERNELS is the directory of instrumented kernels, which are taken instead of the checkout's; empty
-for those. Without a target it forks a process for each request (tests/forks.py): a directory for
-temporary files, and the missing arguments. Anything that a target raises ends the process as a
-crash does.
+for those. Without a target it forks a process for each request (tests/forks.py). A request has a
+directory for temporary files, then the target and its options. Anything that a target raises ends
+the process as a crash does.
 """
 
 from __future__ import annotations
@@ -82,10 +82,15 @@ def take(kernels: str) -> None:
     """Import the targets with these kernels."""
     if kernels:
         plog._native.__path__.insert(0, kernels)
-    from plog._native import wire
-
-    assert not kernels or str(wire.__file__).startswith(kernels), wire.__file__
     import tests.fuzz.targets  # noqa: F401
+
+    imported = {
+        name: str(module.__file__)
+        for name, module in sys.modules.items()
+        if name.startswith("plog._native.")
+    }
+    assert imported
+    assert all(place.startswith(kernels) for place in imported.values()), imported
 
 
 def fuzz(kernels: str, name: str, options: list[str]) -> None:

@@ -7,18 +7,18 @@ an archive, and is made a library that is loaded before Python; `tests/fuzz/chil
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.forks import Forked, Server
+from tests.forks import Forked, server_of
 from tests.memory import directory_in_memory
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -173,16 +173,16 @@ def fuzz(target: str, *options: str, corpora: list[Path], kernels: Path | None =
     with directory_in_memory() as temporary:
         arguments = [str(temporary), target, *limits, *options, *map(str, corpora)]
         with tempfile.TemporaryFile() as output:
-            status = Forked(arguments, output, _server(str(kernels or ""))).wait()
+            server = server_of("tests.fuzz.child", str(kernels or ""), env=_environment())
+            run = Forked(arguments, output, server)
+            try:
+                status = run.wait()
+            except BaseException:
+                run.send_signal(signal.SIGKILL)
+                raise
             output.seek(0)
             text = output.read().decode(errors="replace")
     return Run(status, text, sorted(findings.iterdir()))
-
-
-@functools.cache
-def _server(kernels: str) -> Server:
-    """Return the process that has imported the targets: half of a short run would be imports."""
-    return Server("tests.fuzz.child", kernels, env=_environment())
 
 
 def _environment() -> dict[str, str]:
