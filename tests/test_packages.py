@@ -293,7 +293,10 @@ def make_environment(venv: Path, *wanted: object, beside: Sequence[str] = ()) ->
     environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
     pip = sys.executable, "-m", "pip", "--python", venv / "bin" / "python"
     quick = "--disable-pip-version-check", "--no-compile"
-    run(*pip, "install", *quick, *wanted, timeout=300, env=environment)
+    # pip would upgrade a package through its link. Pinned, one that does not do is an error.
+    pins = venv / "pins.txt"
+    pins.write_text("".join(f"{name}=={distribution(name).version}\n" for name in beside))
+    run(*pip, "install", *quick, "-c", pins, *wanted, timeout=300, env=environment)
 
 
 @pytest.mark.timeout(BUILD_TIMEOUT_S)
