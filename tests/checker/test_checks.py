@@ -59,7 +59,7 @@ ALONE = {
 """Of these a mistake looks like nothing else; the others break more than one rule."""
 RECORDS = 20_000
 MANY_RECORDS = 200_000
-"""So many that a pass of quadratic cost would not end before the timeout of the test."""
+"""So many, with `--long`, that a pass of quadratic cost would not end before the timeout."""
 
 
 def judge(*events: Event) -> Verdict:
@@ -597,7 +597,12 @@ def large_history(count: int) -> list[Event]:
     return [replace(event, at=at) for at, event in enumerate(events)]
 
 
-@pytest.mark.parametrize("count", [RECORDS, pytest.param(MANY_RECORDS, marks=pytest.mark.long)])
+each_size = pytest.mark.parametrize(
+    "count", [RECORDS, pytest.param(MANY_RECORDS, marks=pytest.mark.long)]
+)
+
+
+@each_size
 def test_large_history_is_checked(
     tmp_path: Path, record_property: Callable[..., None], count: int
 ) -> None:
@@ -622,14 +627,15 @@ def test_large_history_is_checked(
     )
 
 
-def test_large_history_that_is_all_wrong_is_checked() -> None:
+@each_size
+def test_large_history_that_is_all_wrong_is_checked(count: int) -> None:
     """Anomalies without number cost no more: each is told once, and in few words."""
     events: list[Event] = [C_READS_A, Assign("f", {A: 0}, Why.FINAL), Begin("p", "x")]
-    for value in range(RECORDS):
-        events += write(value, RECORDS * 4 - value, txn="x")
+    for value in range(count):
+        events += write(value, count * 4 - value, txn="x")
     events += commit("x")
-    events += [read((value, value)) for value in range(RECORDS)]
-    events += [EndOfPartition("f", A, RECORDS * 8)]
+    events += [read((value, value)) for value in range(count)]
+    events += [EndOfPartition("f", A, count * 8)]
     verdict = judge(*events)
     assert len(verdict.of(Kind.DUPLICATE)) > 10_000
     assert len("\n".join(report(History(events), verdict))) < 200_000
