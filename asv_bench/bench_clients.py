@@ -26,8 +26,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from tests.compat.programs import JAVA, SHORT_RUN
 
 OWN_CLIENT = Path(__file__).with_name("bench_own_client.py")
-QUICK_JVM = SHORT_RUN
-"""Flags with which it starts sooner, and is slower later."""
 PATIENCE_S = 120.0
 """What a client may take beyond the seconds that it was asked for."""
 
@@ -107,11 +105,13 @@ class Clients:
 
     Args:
         where: a directory for what they complain of.
-        flags: of their JVMs.
+        quick: whether their JVMs start sooner, and are slower later.
     """
 
-    def __init__(self, where: Path, flags: Sequence[str] = ()) -> None:
-        self._where, self.flags = where, flags
+    def __init__(self, where: Path, *, quick: bool = False) -> None:
+        self._where = where
+        self.flags: Sequence[str] = SHORT_RUN if quick else ()
+        """Of their JVMs."""
         self._started: dict[str, Client] = {}
 
     def of(self, kind: str, role: str = "producer") -> Client:

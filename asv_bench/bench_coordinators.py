@@ -28,7 +28,7 @@ import bench_groups
 import bench_offsets
 import click
 from bench import FILE_COLUMNS, commit
-from bench_clients import QUICK_JVM, Clients
+from bench_clients import Clients
 from bench_coordinator_report import Cell
 from bench_coordinator_rows import (
     COPYING,
@@ -201,7 +201,7 @@ def command(
 
     with (
         tempfile.TemporaryDirectory(dir=directory, prefix="plog-bench-") as made,
-        Clients(Path(made), QUICK_JVM if short else ()) as clients,
+        Clients(Path(made), quick=short) as clients,
         bench_costs.SharedKafka(Path(made)) as kafka,
     ):
         turn = Turn(Path(made), extent, clients, kafka)

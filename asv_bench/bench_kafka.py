@@ -146,12 +146,13 @@ def bring_jars(
 
 
 def jars(version: str) -> Path:
-    """Return the directory with a release's jars: the one that $PLOG_KAFKA_JARS names.
+    """Return the directory with a release's jars; Maven brings them the first time.
 
-    Without it, Maven brings them the first time.
+    $PLOG_KAFKA_JARS may name a directory that has them already.
     """
-    if brought := os.environ.get("PLOG_KAFKA_JARS"):
-        return Path(brought)
+    named = Path(os.environ.get("PLOG_KAFKA_JARS") or os.devnull)
+    if any(named.glob(f"kafka_*-{version}.jar")):
+        return named
     where = bench_load.ROOT / "build" / f"kafka-{version}"
     if not (where / "complete").exists():
         bring_jars(version, where)

@@ -29,6 +29,7 @@ from plog.coordinator.group_hash import partition_of
 from plog.ops.load import LoadError
 from plog.storage.segment_files import LOG, OFFSET_INDEX, TIME_INDEX
 from tests.compat.kafka_tools import Tools
+from tests.compat.live_kafka import archive_of
 from tests.compat.programs import JAVA, QUIET, SHORT_RUN
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "asv_bench"))
@@ -139,9 +140,9 @@ def test_row_is_measured_in_its_short_form(name: str, tmp_path: Path) -> None:
     if row.server == KAFKA:
         # Its own flags choose its collector. The other tests' jars have an archive, once one of
         # these has stopped their Kafka.
-        jars = Tools(KAFKA_KIND.release).jars
-        environment["PLOG_KAFKA_JARS"] = str(jars)
-        archive = f"-XX:SharedArchiveFile={jars.parent / 'Kafka.jsa'}"
+        tools = Tools(KAFKA_KIND.release)
+        environment["PLOG_KAFKA_JARS"] = str(tools.jars)
+        archive = f"-XX:SharedArchiveFile={archive_of(tools, 'Kafka')}"
         flags[1:] = *QUIET, archive, "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
     if name.startswith(COPYING):
         assert tuple(java.name for java in JAVA) == JAVA_CLIENTS

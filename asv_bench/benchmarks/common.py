@@ -214,5 +214,5 @@ MESSAGES: dict[str, tuple[str, int, bytes]] = {
 
 
 def at_length(count: int) -> int:
-    """Return how often something is done within one sample; a fiftieth in tests."""
+    """Return a count or a size for one sample: a fiftieth of it in tests."""
     return count // 50 if os.environ.get("PLOG_BENCH_SHORT") else count

@@ -22,6 +22,7 @@ from kazoo.client import KazooClient
 
 from plog.client.admin import Admin
 from tests.compat.kafka_tools import TOOLS, Tools
+from tests.compat.programs import QUIET
 from tests.servers import free_port
 
 START_TIMEOUT_S = 150
@@ -53,10 +54,6 @@ controller.listener.names=CONTROLLER
 inter.broker.listener.name=PLAINTEXT
 """
 CLUSTER_ID = "cGxvZy1iZXNpZGUta2Fma2E"
-QUIET = [f"-Xlog:{tag}=off" for tag in ("cds", "cds+dynamic")]
-"""The JVM says nothing of archives."""
-
-
 HARMLESS = {
     r"NetworkClient - \[Controller id=0, targetBrokerId=0\] Connection to node 0 .* could not be":
         "the controller is elected before its own broker listens, and ends after it",
@@ -151,6 +148,9 @@ class _Server:
         except BlockingIOError:
             writing.close()
             return []
+        if self._archive.exists():  # since the first look
+            writing.close()
+            return self._archive_flags(stops=stops)
         self._writing = writing
         return [f"-XX:ArchiveClassesAtExit={self._new_archive}"]
 
