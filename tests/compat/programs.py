@@ -2,7 +2,8 @@
 
 `java/Traffic.java` is built by Maven for each release of kafka-clients, `go/main.go` by Go, each
 with programs beside it that make the requests of administrators and consume in groups. That happens
-once for each state of their sources; what is made lies in .venv.
+once for each state of their sources; what is made lies in .venv. `go/` is also built for an older
+release of franz-go (`old.mod`), without the files that this release cannot compile.
 """
 
 from __future__ import annotations
@@ -46,7 +47,8 @@ ENVIRONMENT = {
 # By their whole names: who asks for a plugin by its prefix is not told why it is not to be had.
 COMPILE = "org.apache.maven.plugins:maven-compiler-plugin:compile"
 COPY_DEPENDENCIES = "org.apache.maven.plugins:maven-dependency-plugin:copy-dependencies"
-# Compiling takes far longer than the runs do, so nothing is optimised.
+# Compiling takes far longer than the runs do, so nothing is optimised, and one thread compiles each
+# package: more take more processor time.
 GO_BUILD = ("go", "build", "-gcflags=all=-N -l -dwarf=false -c=1", "-ldflags=-s -w")
 BUILD_TIMEOUT_S = 280
 JAR, ARCHIVE = "classes.jar", "classes.jsa"

@@ -32,10 +32,11 @@ MAKERS: dict[str, Callable[[], object]] = {
 PROGRAMS_IN_EVERY_RUN = [
     pytest.param(tool, marks=pytest.mark.long) if tool == "mvn, jars" else tool for tool in MAKERS
 ]
+"""Maven fails alike for jars where its registry cannot be reached."""
 JARS_IN_EVERY_RUN = [
     pytest.param(tool, marks=pytest.mark.long) if tool == "mvn" else tool for tool in MAKERS
 ]
-"""Maven says the same of both, and each of them is asked in every run."""
+"""Maven fails alike for a program where its registry does not know a name."""
 HANGS_S = 3
 TIMEOUTS = [
     (programs, "BUILD_TIMEOUT_S"),

@@ -25,9 +25,6 @@ from tests.compat.requests import DIRECTORY, Request, all_kept, kept
 
 CODEC = 0x07
 each_client = pytest.mark.parametrize("client", CLIENTS)
-OLD_JAVA = JAVA[0].name
-ASKED = [pytest.param(one, marks=pytest.mark.long) if one == OLD_JAVA else one for one in CLIENTS]
-"""What Java's programs do is seen of the new release; the old one stays what it is."""
 
 
 def kinds(requests: Iterable[Request]) -> set[tuple[str, int]]:
@@ -38,7 +35,7 @@ def codecs(requests: Iterable[Request]) -> set[int]:
     return {check_batch(batch).attributes & CODEC for one in requests for batch in one.batches()}
 
 
-@pytest.mark.parametrize("client", ASKED)
+@each_client
 def test_client_sends_today_what_is_kept_of_it(client: str, tmp_path: Path) -> None:
     today = record(client, tmp_path)
     anew = f"python -m tests.compat.record_requests {client}"

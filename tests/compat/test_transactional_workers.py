@@ -11,7 +11,7 @@ import pytest
 
 from plog.client.group_admin import GroupAdmin
 from tests.compat.clients import PATIENCE_S
-from tests.compat.groups import NEW_JAVA_IN_EVERY_RUN, name_of
+from tests.compat.groups import name_of
 from tests.compat.programs import JAVA, Java
 from tests.compat.workers import Job, Output, Worker, numbered, write_numbers
 from tests.servers import BrokerProcess
@@ -119,7 +119,7 @@ def test_workers_in_a_group_of_the_consumer_protocol_copy_once(
         worker.leave()
 
 
-@pytest.mark.parametrize("client", [*NEW_JAVA_IN_EVERY_RUN, "plog"], ids=name_of)
+@pytest.mark.parametrize("client", CLIENTS, ids=name_of)
 def test_worker_that_was_killed_is_followed_by_one_of_its_name(
     copying: Copying, client: str | Java
 ) -> None:
