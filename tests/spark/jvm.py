@@ -64,7 +64,8 @@ QUICK_STREAMS = {
     # A stream that waits for records asks this often for some, and not every 10 ms.
     "spark_sql_streaming_pollingDelay": "100ms",
 }
-"""Settings of sessions in which many streams run. Those that are killed have Spark's defaults."""
+"""Settings of sessions in which many streams run. Sessions whose processes
+are killed keep Spark's checkpoints as they are."""
 
 
 def by_itself(environment: dict[str, str]) -> dict[str, str]:
