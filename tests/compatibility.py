@@ -164,7 +164,6 @@ LONG_AS_CONSUMERS = {
 EXACTLY_ONCE = "copies with its group's offsets, aborts, is killed: each record once, in order"
 FUZZ_SECONDS = os.environ.get("PLOG_FUZZ_SECONDS", "300")
 FRANZ_GO = _found(COMPAT / "go/go.mod", r"franz-go v(\S+)")
-OLD_FRANZ_GO = f"the same with release {_found(COMPAT / 'go/old.mod', r'franz-go v(.*)')()}"
 SARAMA = _found(COMPAT / "sarama/go.mod", r"sarama v(\S+)")
 KAFKAJS = _found(COMPAT / "kafkajs/package.json", r'"kafkajs": "(\S+)"')
 FILES_IN_TURNS = "compat/test_kafka_files.py::test_plog_goes_on_where_kafka"
@@ -267,7 +266,7 @@ ROWS = [
     _python("aiokafka"),
     _program("Java kafka-clients 3.9", "kafka-clients-3.9.1", lambda: "3.9.1"),
     _program("Java kafka-clients 4.4", "kafka-clients-4.4.0", lambda: "4.4.0"),
-    _program("franz-go", "franz-go", FRANZ_GO)._replace(long=OLD_FRANZ_GO),
+    _program("franz-go", "franz-go", FRANZ_GO),
     Row(
         CLIENTS,
         "sarama",
@@ -311,7 +310,7 @@ ROWS = [
     _member("aiokafka", IN_GROUPS, "aiokafka", _distribution("aiokafka")),
     _member("Java kafka-clients 3.9", MORE_IN_GROUPS, "kafka-clients-3.9.1", lambda: "3.9.1"),
     _member("Java kafka-clients 4.4", MORE_IN_GROUPS, "kafka-clients-4.4.0", lambda: "4.4.0"),
-    _program_in_group("franz-go", FRANZ_GO)._replace(long=OLD_FRANZ_GO),
+    _program_in_group("franz-go", FRANZ_GO),
     _program_in_group("sarama", SARAMA),
     _program_in_group("kafkajs", KAFKAJS),
     _consumer("confluent-kafka", "confluent-kafka", _distribution("confluent-kafka")),

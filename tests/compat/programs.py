@@ -337,9 +337,12 @@ class FranzGo(Administrator):
 
 
 class OldFranzGo(FranzGo):
-    """franz-go in a release that knows the classic protocol of groups alone."""
+    """franz-go in a release that knows the classic protocol of groups alone.
 
-    name = "franz-go-1.18"
+    It is named by its package: rows of COMPATIBILITY that name franz-go are of the new release.
+    """
+
+    name = "kgo-1.18"
     sources = tuple(
         HERE / "go" / name
         for name in ("main.go", "administration.go", "group.go", "old.mod", "old.sum")
