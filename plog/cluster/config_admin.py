@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 
-from plog.cluster import znodes
+from plog.cluster import topic_removals, znodes
 from plog.cluster.store import (
     BadVersion,
     CheckOp,
@@ -109,6 +109,8 @@ class ConfigAdmin:
     ) -> None:
         while True:
             self._check_can_alter(entity)
+            is_topic = entity.kind == "topics"
+            same_topic = [topic_removals.none_since(self._store)] if is_topic else []
             try:
                 data, stat = self._store.get(entity.path)
                 version: int | None = stat.version
@@ -133,7 +135,7 @@ class ConfigAdmin:
                 znodes.CONFIG_CHANGE_PREFIX, znodes.encode_config_change(entity), sequential=True
             )
             try:
-                self._store.multi([*self._controller_check(), write, notice])
+                self._store.multi([*self._controller_check(), *same_topic, write, notice])
             except (BadVersion, NodeExists, NoNode) as meanwhile:
                 self._lines.info("retrying the write of %s: %s", entity.path, meanwhile)
                 continue

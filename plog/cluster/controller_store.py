@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Sequence
 
-from plog.cluster import znodes
+from plog.cluster import topic_removals, znodes
 from plog.cluster.controller_context import LiveBroker, PartitionState
 from plog.cluster.controller_events import StateWrite
 from plog.cluster.store import (
@@ -270,7 +270,7 @@ class ControllerStore:
             try:
                 for at in range(0, len(head), WRITES_AT_ONCE):
                     self._fenced([DeleteOp(path) for path in head[at : at + WRITES_AT_ONCE]])
-                self._fenced([DeleteOp(path) for path in tail])
+                self._fenced([*(DeleteOp(path) for path in tail), topic_removals.counted()])
             except (NoNode, NotEmpty) as meanwhile:
                 log.info("retrying the removal of topic %s: %s", name, meanwhile)
                 continue

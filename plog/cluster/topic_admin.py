@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from plog.cluster import znodes
+from plog.cluster import topic_removals, znodes
 from plog.cluster.replica_placement import Candidate, place_replicas
 from plog.cluster.store import (
     ANY_VERSION,
@@ -234,6 +234,7 @@ class TopicAdmin:
             ReassignmentInProgress: the topic's replicas are being moved.
         """
         while True:
+            same_topic = topic_removals.none_since(self._store)
             node, version = self._existing(name)
             if node.adding_replicas or node.removing_replicas:
                 raise ReassignmentInProgress(f"replicas of topic {name!r} are being moved")
@@ -250,7 +251,8 @@ class TopicAdmin:
                 return node.topic_id
             grown = TopicNode(node.topic_id, {**node.partitions, **added})
             try:
-                self._store.set(znodes.topic_path(name), grown.encode(), version)
+                write = SetOp(znodes.topic_path(name), grown.encode(), version)
+                self._store.multi([same_topic, write])
             except BadVersion:
                 continue  # written meanwhile: judge what is there now
             except NoNode as gone:
@@ -295,8 +297,8 @@ class TopicAdmin:
     def delete(self, name: str, topic_id: uuid.UUID | None = None) -> uuid.UUID | None:
         """Ask the controller to delete a topic. Asked twice is asked once.
 
-        Returns the id of the topic that goes; another may have its name a moment later. None: it
-        has none.
+        Returns the id of the topic that goes; another may have its name a moment later. None: its
+        node cannot be read.
 
         Args:
             topic_id: leave it alone unless it has this id.
@@ -312,23 +314,28 @@ class TopicAdmin:
         if name in INTERNAL_TOPICS:
             raise InvalidTopic(f"{name} is an internal topic")
         path = znodes.topic_path(name)
-        found = self._id_at(path)
-        if topic_id not in (None, found):
-            raise UnknownTopicId(f"no topic has the id {topic_id}")
         request = CreateOp(znodes.delete_topic_path(name))
-        try:
-            # At once: a request that outlived its topic would be the next one's of its name.
-            self._store.multi([CheckOp(path, ANY_VERSION), request])
-        except NoNode as error:
-            raise UnknownTopicOrPartition(f"topic {name!r} does not exist") from error
-        except NodeExists:
-            self._lines.info("topic %s is being deleted already", name)
-        return found
+        while True:
+            same_topic = topic_removals.none_since(self._store)
+            try:
+                found = self._id_at(path)
+                if topic_id not in (None, found):
+                    raise UnknownTopicId(f"no topic has the id {topic_id}")
+                # At once: a request that outlived its topic would be the next one's of its name.
+                self._store.multi([same_topic, CheckOp(path, ANY_VERSION), request])
+            except NoNode as error:
+                raise UnknownTopicOrPartition(f"topic {name!r} does not exist") from error
+            except BadVersion:
+                continue  # a topic was removed meanwhile, perhaps this one
+            except NodeExists:
+                self._lines.info("topic %s is being deleted already", name)
+            return found
 
     def _id_at(self, path: str) -> uuid.UUID | None:
+        data, _ = self._store.get(path)
         try:
-            return TopicNode.decode(self._store.get(path)[0]).topic_id
-        except (NoNode, MalformedNode):
+            return TopicNode.decode(data).topic_id
+        except MalformedNode:
             return None
 
     def is_there(self, name: str, topic_id: uuid.UUID | None) -> bool:
@@ -336,8 +343,11 @@ class TopicAdmin:
 
         `topic_id` None: whether any topic has the name.
         """
-        path = znodes.topic_path(name)
-        return self._store.exists(path) is not None and topic_id in (None, self._id_at(path))
+        try:
+            found = self._id_at(znodes.topic_path(name))
+        except NoNode:
+            return False
+        return topic_id in (None, found)
 
     def watch_removal(
         self, name: str, topic_id: uuid.UUID | None, removed: Callable[[], None]
