@@ -732,7 +732,7 @@ def test_package_is_installed_upgraded_and_removed(
             assert "t" not in admin.topics()
         assert {broker.version, other.version} == {built}
         for command in ("produce", "latency"):
-            arguments = "--seconds", "0.3", "--json", "--bootstrap-server", other.bootstrap
+            arguments = "--seconds", "1", "--json", "--bootstrap-server", other.bootstrap
             told = json.loads(within("plog", "perf", command, *arguments, user="plog"))
             assert told["records"] > 0
         page = f"127.0.0.1:{other.metrics_port}"
