@@ -560,7 +560,7 @@ def test_member_by_the_consumer_protocol_that_is_refused_ends_the_measurement(
     async def change(port: int) -> None:
         group = ConsumerGroup(port, 0.05, 2)
         await group.come(2)
-        # Not by another epoch in the member: the answer to a heartbeat that is under way sets it.
+        # A wrong epoch would not do: the answer to a heartbeat that is under way replaces it.
         wire = await Wire.open(port)
         twin = ConsumerMember(wire, "bench", 0)
         twin.member_id = next(iter(group._lives)).member_id

@@ -110,7 +110,7 @@ class ConfigAdmin:
         while True:
             self._check_can_alter(entity)
             is_topic = entity.kind == "topics"
-            same_topic = [topic_removals.none_since(self._store)] if is_topic else []
+            same_topic = [topic_removals.check_none_removed(self._store)] if is_topic else []
             try:
                 data, stat = self._store.get(entity.path)
                 version: int | None = stat.version

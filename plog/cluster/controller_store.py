@@ -270,7 +270,7 @@ class ControllerStore:
             try:
                 for at in range(0, len(head), WRITES_AT_ONCE):
                     self._fenced([DeleteOp(path) for path in head[at : at + WRITES_AT_ONCE]])
-                self._fenced([*(DeleteOp(path) for path in tail), topic_removals.counted()])
+                self._fenced([*(DeleteOp(path) for path in tail), topic_removals.count_removal()])
             except (NoNode, NotEmpty) as meanwhile:
                 log.info("retrying the removal of topic %s: %s", name, meanwhile)
                 continue

@@ -234,7 +234,7 @@ class TopicAdmin:
             ReassignmentInProgress: the topic's replicas are being moved.
         """
         while True:
-            same_topic = topic_removals.none_since(self._store)
+            same_topic = topic_removals.check_none_removed(self._store)
             node, version = self._existing(name)
             if node.adding_replicas or node.removing_replicas:
                 raise ReassignmentInProgress(f"replicas of topic {name!r} are being moved")
@@ -316,7 +316,7 @@ class TopicAdmin:
         path = znodes.topic_path(name)
         request = CreateOp(znodes.delete_topic_path(name))
         while True:
-            same_topic = topic_removals.none_since(self._store)
+            same_topic = topic_removals.check_none_removed(self._store)
             try:
                 found = self._id_at(path)
                 if topic_id not in (None, found):
@@ -324,6 +324,8 @@ class TopicAdmin:
                 # At once: a request that outlived its topic would be the next one's of its name.
                 self._store.multi([same_topic, CheckOp(path, ANY_VERSION), request])
             except NoNode as error:
+                if topic_id is not None:
+                    raise UnknownTopicId(f"no topic has the id {topic_id}") from error
                 raise UnknownTopicOrPartition(f"topic {name!r} does not exist") from error
             except BadVersion:
                 continue  # a topic was removed meanwhile, perhaps this one

@@ -186,6 +186,30 @@ def test_topic_that_comes_and_goes_while_a_controller_takes_over_goes(
     eventually(lambda: names and node.store.exists(znodes.topic_path("a")) is None)
 
 
+def test_topic_that_is_created_again_while_it_grows_keeps_its_own_id(
+    start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The controller took it for the old topic, and its deletion never ended."""
+    node = start()
+    node.create("a")
+    multi, second = node.store.multi, []
+
+    def meanwhile(ops):
+        if not second and any(op.path == znodes.topic_path("a") for op in ops):
+            monkeypatch.undo()
+            node.delete("a")
+            eventually(lambda: node.store.exists(znodes.topic_path("a")) is None)
+            second.append(node.create("a"))
+        return multi(ops)
+
+    monkeypatch.setattr(node.store, "multi", meanwhile)
+    assert node.topics.create_partitions("a", 3) == second[0].topic_id
+    node.until(lambda snapshot: snapshot.has_leaders("a", 3))
+    assert node.metadata.topic_name(second[0].topic_id) == "a"
+    node.delete("a")
+    eventually(lambda: not node.store.children(znodes.DELETE_TOPICS))
+
+
 def test_topic_is_left_alone_whose_id_is_another(start) -> None:
     node = start()
     created = node.create("a")
