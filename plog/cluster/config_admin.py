@@ -43,7 +43,7 @@ class ConfigAdmin:
 
     Args:
         store: where configs are written.
-        settings: checks them, and knows what a list that is appended to holds now.
+        settings: checks them, and knows what a list that is not set begins as.
         broker_id: this broker: the only one whose own configs it can check.
         written: told of each change once it is written, so that this broker obeys it
             before the answer; others hear of it by the notice.
@@ -200,13 +200,19 @@ class ConfigAdmin:
 
 
 def _inherited(settings: DynamicSettings, entity: ConfigEntity) -> Settings:
+    """Return the settings without the entity's own.
+
+    Its own come from the store alone: those in force here may be older, or a deleted topic's.
+    """
     match entity.kind:
         case "topics":
-            return settings.topic(entity.name)
+            return settings.check_topic({})
         case "groups":
-            return settings.group(entity.name)
+            return settings.check_group({})
+        case _ if entity.name == znodes.DEFAULT_ENTITY:
+            return settings.static()
         case _:
-            return settings.broker()
+            return settings.cluster_default()
 
 
 def _write_of(entity: ConfigEntity, configs: Mapping[str, str], version: int | None) -> Op | None:

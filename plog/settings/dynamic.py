@@ -115,6 +115,14 @@ class DynamicSettings:
         """Return the broker's settings of now."""
         return self._broker
 
+    def static(self) -> BrokerSettings:
+        """Return the broker's settings as the file has them."""
+        return self._static
+
+    def cluster_default(self) -> BrokerSettings:
+        """Return the broker's settings of now without those that are set for it alone."""
+        return type(self._static)({**self._static.given, **self._cluster_default})
+
     def topic(self, name: str) -> TopicSettings:
         """Return a topic's settings of now; those of a topic without its own are all one object."""
         return self._topics.get(name, self._plain_topic)

@@ -111,6 +111,34 @@ def test_subtracted_items_go_from_the_list(admin, embedded) -> None:
     assert stored(embedded, T)["cleanup.policy"] == "compact"
 
 
+@pytest.mark.parametrize(
+    ("entity", "apply"),
+    [
+        (T, lambda settings: settings.apply_topic("t", {"cleanup.policy": "compact"})),
+        (OWN, lambda settings: settings.apply_broker({"log.cleanup.policy": "compact"})),
+        (ALL, lambda settings: settings.apply_cluster_default({"log.cleanup.policy": "compact"})),
+        (ALL, lambda settings: settings.apply_broker({"log.cleanup.policy": "compact"})),
+    ],
+    ids=["topic", "broker", "all brokers", "all brokers, this one differs"],
+)
+def test_list_that_is_not_set_begins_without_its_own_old_value(
+    admin, embedded, settings, entity, apply
+) -> None:
+    apply(settings)  # this broker still obeys what the store does not have any more
+    key = "cleanup.policy" if entity is T else "log.cleanup.policy"
+    admin.alter(entity, [Alteration(key, APPEND, "delete")])
+    assert stored(embedded, entity)[key] == "delete"
+
+
+def test_list_that_is_not_set_begins_as_what_it_inherits(admin, embedded, settings) -> None:
+    settings.apply_cluster_default({"log.cleanup.policy": "compact"})
+    admin.alter(OWN, [Alteration("log.cleanup.policy", APPEND, "delete")])
+    assert stored(embedded, OWN)["log.cleanup.policy"] == "compact,delete"
+    settings.apply_broker({"log.cleanup.policy": "delete"})
+    admin.alter(T, [Alteration("cleanup.policy", APPEND, "compact")])
+    assert stored(embedded, T)["cleanup.policy"] == "delete,compact"
+
+
 def test_replacement_keeps_nothing_else(admin, embedded) -> None:
     admin.replace(T, {"segment.bytes": "100"})
     assert stored(embedded, T) == {"segment.bytes": "100"}
