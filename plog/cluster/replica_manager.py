@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import threading
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Protocol
 
@@ -84,7 +84,8 @@ class ReplicaManager:
         logs: the log directories.
         metadata: tells a partition that is elsewhere from one that is nowhere.
         fence: shared with whatever else takes the controller's orders.
-        settings_of: effective settings of a topic, read when a replica first comes up.
+        settings_of: reads the effective settings of a topic. `update_topic_settings` hears of
+            each read before it hears of any later change.
         on_change: told of each partition whose waiters should look again.
         log_dir_failed: has the controller ask which replicas this broker can serve.
         fetchers: who follows leaders elsewhere; None in a cluster of one.
@@ -207,10 +208,13 @@ class ReplicaManager:
         following: list[Partition] = []
         answers: list[LeaderAndIsrTopicError] = []
         with self._lock:
-            self._make_new_logs(request)
+            settings = {
+                topic.topic_name: self._settings_of(topic.topic_name)
+                for topic in request.topic_states
+            }
+            self._make_new_logs(request, settings)
             for topic in request.topic_states:
                 errors = []
-                settings = self._settings_of(topic.topic_name)
                 for state in topic.partition_states:
                     at = TopicPartition(topic.topic_name, state.partition_index)
                     code = ErrorCode.NONE
@@ -218,7 +222,9 @@ class ReplicaManager:
                     known = self._partitions.get(at)
                     was_offline = known.offline_reason if known is not None else None
                     try:
-                        partition = self._take_up(at, topic.topic_id, state, settings)
+                        partition = self._take_up(
+                            at, topic.topic_id, state, settings[topic.topic_name]
+                        )
                         (leading if partition.is_leader else following).append(partition)
                     except KafkaError as refusal:
                         code = refusal.code
@@ -239,20 +245,23 @@ class ReplicaManager:
                 answers.append(
                     LeaderAndIsrTopicError(topic_id=topic.topic_id, partition_errors=errors)
                 )
+                # A change since the first read has not reached replicas that were not registered.
+                self._settings_of(topic.topic_name)
             if self._fetchers is not None:
                 self._fetchers.forget([one.topic_partition for one in leading])
                 self._fetchers.follow(following)
         self._tell_leadership(leading, following)
         return LeaderAndIsrResponse(error_code=ErrorCode.NONE, topics=answers)
 
-    def _make_new_logs(self, request: LeaderAndIsrRequest) -> None:
+    def _make_new_logs(
+        self, request: LeaderAndIsrRequest, settings: Mapping[str, TopicSettings]
+    ) -> None:
         """Make the logs of a request's new replicas together; the disk is waited for once.
 
         What cannot be made is asked for again by `_take_up`, which hears why.
         """
         new = []
         for topic in request.topic_states:
-            settings = self._settings_of(topic.topic_name)
             for state in topic.partition_states:
                 at = TopicPartition(topic.topic_name, state.partition_index)
                 if (
@@ -261,7 +270,9 @@ class ReplicaManager:
                     and at not in self._partitions
                     and self._logs.get(at) is None
                 ):
-                    new.append(NewPartition(at, topic.topic_id, settings, state.leader_epoch))
+                    new.append(
+                        NewPartition(at, topic.topic_id, settings[at.topic], state.leader_epoch)
+                    )
         if new:
             self._logs.create_all(new)
 
@@ -314,8 +325,6 @@ class ReplicaManager:
                 is_only=state.replicas == [self._broker_id],
                 leader_epoch=state.leader_epoch,
             )
-            if at in self._recovered:
-                hosted.update_settings(settings)  # they may have changed while it was
             self._give_role(partition, leadership, hosted)
         except KafkaStorageError as failure:
             self._recovered.discard(at)

@@ -37,6 +37,7 @@ from plog.protocol.messages.replication import (
     UpdateMetadataTopicState,
 )
 from plog.settings.definitions import BrokerSettings, TopicSettings
+from plog.settings.dynamic import DynamicSettings
 from plog.storage.log_manager import LogManager
 from plog.types import TopicPartition
 
@@ -153,15 +154,26 @@ class Broker:
             logs=self.logs,  # type: ignore[arg-type]
             metadata=self.metadata,
             fence=self.fence,
-            settings_of=lambda topic: TopicSettings(
-                BrokerSettings(), {"min.insync.replicas": "2"} if topic == "safe" else {}
-            ),
+            settings_of=self._apply_configs,
             on_change=self.changed.append,
             log_dir_failed=self._report,
             fetchers=self.fetchers,
         )
+        self.configs = {"safe": {"min.insync.replicas": "2"}}
+        self.settings = DynamicSettings(BrokerSettings())
         self.replicas.on_leadership(lambda *roles: self.roles.append(roles))
         self.channel = InProcessChannel(self.replicas, self.metadata)
+
+    def _apply_configs(self, topic: str) -> TopicSettings:
+        return self.settings.apply_topic(topic, self.configs.get(topic, {}))
+
+    def obey_changes(self) -> None:
+        """As a whole broker, which has its replicas hear of all settings that are applied."""
+        self.settings.on_topic_change(self.replicas.update_topic_settings)
+
+    def alter(self, topic: str, configs: dict[str, str]) -> None:
+        self.configs[topic] = configs
+        self._apply_configs(topic)
 
     def _report(self) -> None:
         self.reports += 1
@@ -386,6 +398,7 @@ def test_replica_recovered_after_the_start_is_taken_up_with_the_order_it_refused
     broker.lead()
     log = broker.logs.logs.pop(A0)
     again = Broker()
+    again.obey_changes()
     again.logs.offline[A0] = "no space to recover it"
     assert again.lead(new=False) == STORAGE
     assert again.lead(epoch=1, new=False) == STORAGE
@@ -552,3 +565,22 @@ def test_settings_reach_the_replicas_of_their_topic(broker) -> None:
     assert broker.replicas.get(A0).settings.retention_ms == 5
     assert broker.logs.logs[A0].settings is changed
     assert broker.logs.logs[TopicPartition("b", 0)].settings is None
+
+
+@pytest.mark.parametrize(("fake", "step"), [(FakeLogs, "create_all"), (FakeLog, "become_leader")])
+def test_settings_that_change_while_a_replica_is_taken_up_reach_it_and_its_log(
+    broker, monkeypatch, fake, step
+) -> None:
+    broker.obey_changes()
+    real = getattr(fake, step)
+
+    def call(self, *args, **options):
+        done = real(self, *args, **options)
+        broker.alter("a", {"retention.ms": "5"})
+        return done
+
+    monkeypatch.setattr(fake, step, call)
+    assert broker.lead() == NONE
+    partition = broker.replicas.get(A0)
+    assert partition.settings.retention_ms == 5
+    assert partition.log.settings is partition.settings
