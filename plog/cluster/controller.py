@@ -42,6 +42,7 @@ from plog.cluster.controller_events import (
     LoadUnclean,
     LogDirFailed,
     OpenChannel,
+    ReadDeletions,
     RemoveTopic,
     Reply,
     SendLeaderAndIsr,
@@ -457,6 +458,8 @@ class Controller:
                 return event
             case DropDeletions(names):
                 self._nodes.drop_deletions(names)
+            case ReadDeletions():
+                self._enqueue(znodes.DELETE_TOPICS, self._read_deletions)
             case OpenChannel(broker):
                 self._channels[broker.id] = (broker, self._open_channel(broker))
             case CloseChannel(broker_id):

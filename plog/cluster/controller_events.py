@@ -253,6 +253,11 @@ class DropDeletions:
 
 
 @dataclass(frozen=True, slots=True)
+class ReadDeletions:
+    """Read again which deletions are asked for. Answered by DeletionsRead, later."""
+
+
+@dataclass(frozen=True, slots=True)
 class OpenChannel:
     """Start talking to a broker."""
 
@@ -294,6 +299,7 @@ Effect: TypeAlias = (
     | LoadUnclean
     | RemoveTopic
     | DropDeletions
+    | ReadDeletions
     | OpenChannel
     | CloseChannel
     | Reply

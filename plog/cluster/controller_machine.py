@@ -39,6 +39,7 @@ from plog.cluster.controller_events import (
     LoadUnclean,
     LogDirFailed,
     OpenChannel,
+    ReadDeletions,
     RemoveTopic,
     Reply,
     SendStopReplica,
@@ -225,7 +226,9 @@ class ControllerMachine:
         effects = update_metadata(
             self.context, self.context.brokers, told_as_deleted(self.context, name)
         )
-        self.deletions.pop(name, None)
+        if self.deletions.pop(name, None) is not None:
+            # Its request is there still: of no topic, or of the next one of that name.
+            effects.append(ReadDeletions())
         self.context.drop_topic(name)
         return effects
 

@@ -16,7 +16,7 @@ from plog.cluster import znodes
 from plog.cluster.controller_events import ElectionType
 from plog.cluster.store import NoNode, Op, OpResult
 from plog.cluster.topic_admin import NewTopic
-from plog.cluster.znodes import ConfigEntity
+from plog.cluster.znodes import ConfigEntity, TopicNode
 from plog.errors import (
     ErrorCode,
     KafkaStorageError,
@@ -208,6 +208,36 @@ def test_topic_that_is_created_again_while_it_grows_keeps_its_own_id(
     assert node.metadata.topic_name(second[0].topic_id) == "a"
     node.delete("a")
     eventually(lambda: not node.store.children(znodes.DELETE_TOPICS))
+
+
+def remove_nodes(node: Node) -> None:
+    for path in node.store.descendants(znodes.topic_path("a")):
+        node.store.delete(path)
+
+
+def damage_node(node: Node) -> None:
+    node.store.set(znodes.topic_path("a"), b"junk")
+
+
+def give_another_id(node: Node) -> None:
+    node.store.set(znodes.topic_path("a"), TopicNode(new_topic_id(), {0: (0,)}).encode())
+
+
+@pytest.mark.parametrize(
+    ("change", "is_left"), [(remove_nodes, False), (damage_node, True), (give_another_id, False)]
+)
+def test_request_to_delete_does_not_outlive_nodes_that_change_meanwhile(
+    start, change, is_left
+) -> None:
+    node = start()
+    # The deletion waits for broker 1.
+    node.store.create(znodes.topic_path("a"), TopicNode(new_topic_id(), {0: (0, 1)}).encode())
+    node.until(lambda snapshot: snapshot.has_leaders("a", 1))
+    node.topics.delete("a")
+    eventually(lambda: "a" in node.controller._machine.deletions)
+    change(node)
+    eventually(lambda: node.store.children(znodes.DELETE_TOPICS) == [])
+    assert (node.store.exists(znodes.topic_path("a")) is not None) == is_left
 
 
 def test_topic_is_left_alone_whose_id_is_another(start) -> None:

@@ -33,6 +33,7 @@ from plog.cluster.controller_events import (
     LoadUnclean,
     LogDirFailed,
     OpenChannel,
+    ReadDeletions,
     RemoveTopic,
     Reply,
     SendLeaderAndIsr,
@@ -62,6 +63,7 @@ class ControllerScript:
         self.states: dict[TopicPartition, PartitionState] = {}
         self.deletions: set[str] = set()
         self.unclean: set[str] = set()
+        self.must_read_deletions = False
         self.machine: ControllerMachine | None = None
         self.token = 0
 
@@ -198,6 +200,9 @@ class ControllerScript:
                 lines += line
                 if answer is not None:
                     events.append(answer)
+        if self.must_read_deletions:
+            self.must_read_deletions = False
+            lines += self._feed(DeletionsRead(frozenset(self.deletions)))
         return lines
 
     def _execute(self, effect: Effect) -> tuple[list[str], Event | None]:
@@ -230,6 +235,9 @@ class ControllerScript:
             case DropDeletions(names):
                 self.deletions -= set(names)
                 return [f"drop-deletions {' '.join(names)}"], None
+            case ReadDeletions():
+                self.must_read_deletions = True
+                return ["read-deletions"], None
             case OpenChannel(broker):
                 return [f"open-channel {broker.id}@{broker.epoch}"], None
             case CloseChannel(broker_id):
