@@ -273,6 +273,8 @@ class ControllerStore:
                 self._fenced([*(DeleteOp(path) for path in tail), topic_removals.count_removal()])
             except (NoNode, NotEmpty) as meanwhile:
                 log.info("retrying the removal of topic %s: %s", name, meanwhile)
+                # Without it no removal can be counted, and no retry would end.
+                self._store.ensure(znodes.DELETE_TOPICS)
                 continue
             return
 

@@ -153,6 +153,25 @@ def test_removed_topic_leaves_nothing_behind(nodes, embedded) -> None:
     assert embedded.children("/admin/delete_topics") == []
 
 
+def test_removal_makes_the_node_that_counts_it_where_that_is_missing(
+    nodes, embedded, monkeypatch
+) -> None:
+    nodes.try_elect()
+    topic(embedded)
+    embedded.delete(znodes.DELETE_TOPICS)
+    real, reads = embedded.descendants, []
+
+    def descendants(path: str) -> list[str]:
+        reads.append(path)
+        assert reads.count("/brokers/topics/a") < 4, "the removal never ends"
+        return real(path)
+
+    monkeypatch.setattr(embedded, "descendants", descendants)
+    nodes.remove_topic("a")
+    assert embedded.children("/brokers/topics") == []
+    assert embedded.get(znodes.DELETE_TOPICS)[1].version == 1
+
+
 def test_topic_of_an_old_version_is_given_an_id(nodes, embedded) -> None:
     nodes.try_elect()
     embedded.create("/brokers/topics/old", b'{"version":1,"partitions":{"0":[1]}}')
