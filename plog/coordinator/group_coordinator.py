@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterable, Sequence
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import TypeVar
 
@@ -64,7 +65,7 @@ from plog.runtime.trusted_time import TrustedTime
 from plog.settings.definitions import BrokerSettings, GroupSettings
 from plog.storage.log_faults import is_of_full_disk
 from plog.storage.verification import Verification
-from plog.types import TopicPartition
+from plog.types import ZERO_UUID, TopicPartition
 
 log = logging.getLogger(__name__)
 
@@ -148,6 +149,7 @@ class GroupCoordinator:
             unstored=self._unstored,
             append=self._append,
             is_ours=self._is_ours,
+            is_deleted=self._is_deleted,
             run_classic=self._execute,
         )
 
@@ -165,6 +167,10 @@ class GroupCoordinator:
             return not self.shards.is_closed and self.find(group.group_id) is group
         return False
 
+    def _is_deleted(self, topic_id: uuid.UUID) -> bool:
+        # All known ids are of topics that this broker's metadata contains, or contained before.
+        return topic_id != ZERO_UUID and topic_id not in self._cluster().topic_names
+
     def start(self, metadata: MetadataCache) -> None:
         """Start to expire offsets, and to delete those of deleted topics."""
         topics = metadata.snapshot.topic_names
@@ -173,16 +179,25 @@ class GroupCoordinator:
         def look(snapshot: MetadataSnapshot) -> None:  # on the metadata's thread
             nonlocal topics
             before, topics = topics, snapshot.topic_names
-            if gone := {before[one] for one in before.keys() - topics.keys()}:
+            if gone := {before[one]: one for one in before.keys() - topics.keys()}:
                 self._loop.call_soon_threadsafe(self._forget_topics, gone)
 
         self._unsubscribe = metadata.subscribe(look)
         every_ms = self._settings.offsets_retention_check_interval_ms
         self.shards.spawn_every(every_ms, self.endings.expire)
 
-    def _forget_topics(self, topics: Collection[str]) -> None:
+    def _forget_topics(self, topics: Mapping[str, uuid.UUID]) -> None:
         if not self.shards.is_closed:
-            self.shards.spawn(self.endings.forget_topics(topics))
+            for shard in self.shards.all_loading:
+                shard.deleted_meanwhile.update(topics)
+            self.shards.spawn(self.endings.forget_topics(topics, self.groups()))
+
+    def _forget_deleted_topics(
+        self, group: Group, offsets: Iterable[tuple[TopicPartition, CommittedOffset | None]]
+    ) -> None:
+        """Delete offsets of deleted topics that these commits have kept, or applied too late."""
+        if not self.shards.is_closed and self.endings.may_be_of_deleted_topics(group, offsets):
+            self.shards.spawn(self.endings.forget_deleted_topics(group))
 
     # -- partitions come and go --------------------------------------------------------------
 
@@ -195,6 +210,9 @@ class GroupCoordinator:
                 self.consumers.resume(group, group.machine)
             else:
                 self._resume_classic(group, group.machine)
+        if shard.deleted_meanwhile:
+            topics = shard.deleted_meanwhile
+            self.shards.spawn(self.endings.forget_topics(topics, list(shard)))
         if shard.groups:
             log.info("%d groups of %s-%d loaded", len(shard.groups), OFFSETS_TOPIC, shard.partition)
 
@@ -364,6 +382,7 @@ class GroupCoordinator:
                 return refusal
             return await self._commit(shard, group, offsets, member_id)
         finally:
+            self._forget_deleted_topics(group, offsets)
             self._forget_unborn(shard, group)
 
     async def _commit(
@@ -413,9 +432,13 @@ class GroupCoordinator:
                 return refusal
             if isinstance(group.machine, ClassicGroup):
                 self._execute(group, group.machine.hear(member_id))
+            if any(self._is_deleted(committed.topic_id) for _, committed in offsets):
+                # Otherwise it could follow a commit for the next topic of that name in the log.
+                return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             writer = Writer(*producer, verified)
             return await self._commit_in_transaction(shard, group, offsets, writer)
         finally:
+            self._forget_deleted_topics(group, offsets)
             self._forget_unborn(shard, group)
 
     async def _commit_in_transaction(
@@ -452,7 +475,8 @@ class GroupCoordinator:
         if at.topic != OFFSETS_TOPIC:
             return
         if (shard := self.shards.at(at.partition)) is not None:
-            shard.end_transaction(producer_id, is_commit=is_commit)
+            for group, partitions in shard.end_transaction(producer_id, is_commit=is_commit):
+                self._forget_deleted_topics(group, ((one, None) for one in partitions))
         elif (loading := self.shards.loading(at.partition)) is not None:
             # A thread that loads the log may have read past its end before the marker.
             loading.ended_meanwhile.append((producer_id, is_commit))

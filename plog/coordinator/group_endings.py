@@ -6,7 +6,8 @@ Owns the order of storing and forgetting. Never decides whether a group is empty
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Sequence
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 
 from plog.cluster.own_appends import Pair
 from plog.coordinator import group_log
@@ -17,6 +18,7 @@ from plog.coordinator.consumer_store import Batch
 from plog.coordinator.consumer_table import Record
 from plog.coordinator.failures import log_level, told
 from plog.coordinator.group_events import Effect
+from plog.coordinator.group_log import CommittedOffset
 from plog.coordinator.group_shard import Group, Shard
 from plog.coordinator.shards import Shards
 from plog.errors import ErrorCode, KafkaError
@@ -37,6 +39,7 @@ class GroupEndings:
         trusted_time: the time by which offsets expire.
         append: writes to a shard's log and returns the offset. Raises KafkaError.
         is_ours: returns whether a group exists and this broker coordinates it.
+        is_deleted: returns whether a topic that existed does not exist any more, by its id.
     """
 
     def __init__(
@@ -49,6 +52,7 @@ class GroupEndings:
         unstored: BoundedLines,
         append: Callable[[Shard, Sequence[Pair]], Awaitable[int]],
         is_ours: Callable[[Group], bool],
+        is_deleted: Callable[[uuid.UUID], bool],
         run_classic: Callable[[Group, Iterable[Effect]], None],
     ) -> None:
         self._shards = shards
@@ -58,6 +62,7 @@ class GroupEndings:
         self._unstored = unstored
         self._append = append
         self._is_ours = is_ours
+        self._is_deleted = is_deleted
         self._run_classic = run_classic
 
     async def forget_offsets(self, group: Group, partitions: Sequence[TopicPartition]) -> None:
@@ -125,30 +130,55 @@ class GroupEndings:
             protocol_type=was.protocol_type,
         )
 
-    async def _each_group(self) -> AsyncIterator[Group]:
-        """Iterate over the existing groups, yielding to requests in between."""
-        async for group in giving_way([group for shard in self._shards for group in shard]):
+    async def _each_of(self, groups: Iterable[Group]) -> AsyncIterator[Group]:
+        """Iterate over the groups that still exist, yielding to requests in between."""
+        async for group in giving_way(groups):
             if self._is_ours(group):
                 yield group
 
-    async def forget_topics(self, topics: Collection[str]) -> None:
-        """Delete the committed offsets of deleted topics."""
-        async for group in self._each_group():
-            partitions = [at for at in group.offsets.partitions if at.topic in topics]
-            try:
-                await self.forget_offsets(group, partitions)
-            except KafkaError as failure:
-                self._unstored.log(
-                    log_level(failure),
-                    "group %.100r keeps offsets of deleted topics: %s",
-                    group.group_id,
-                    failure,
-                )
+    async def forget_topics(self, topics: Mapping[str, uuid.UUID], groups: Iterable[Group]) -> None:
+        """Delete the offsets of deleted topics, by name.
+
+        Args:
+            groups: those that existed when the deletion was seen. Only their offsets without a
+                topic id certainly belong to the deleted topics.
+        """
+        async for group in self._each_of(groups):
+            group.offsets.set_topic_ids(topics)
+            await self.forget_deleted_topics(group)
+
+    def may_be_of_deleted_topics(
+        self, group: Group, offsets: Iterable[tuple[TopicPartition, CommittedOffset | None]]
+    ) -> bool:
+        """Return whether these offsets, or those committed there, belong to deleted topics."""
+        return any(
+            committed is not None and self._is_deleted(committed.topic_id)
+            for at, given in offsets
+            for committed in (given, group.offsets.get(at))
+        )
+
+    async def forget_deleted_topics(self, group: Group) -> None:
+        """Delete a group's offsets of deleted topics, as far as that is possible now."""
+        if not self._is_ours(group):
+            return
+        try:
+            await self.forget_offsets(group, group.offsets.of_deleted_topics(self._is_deleted))
+        except KafkaError as failure:
+            self._unstored.log(
+                log_level(failure),
+                "group %.100r keeps offsets of deleted topics: %s",
+                group.group_id,
+                failure,
+            )
 
     async def expire(self) -> None:
-        """Delete expired offsets, and unused groups without offsets."""
+        """Delete expired offsets, remaining ones of deleted topics, and unused groups."""
         retention_ms = self._settings.offsets_retention_minutes * MINUTE_MS
-        async for group in self._each_group():
+        groups = [group for shard in self._shards for group in shard]
+        async for group in self._each_of(groups):
+            await self.forget_deleted_topics(group)
+            if not self._is_ours(group):
+                continue
             try:
                 expired = group.expired(self._trusted_time.now_ms(), retention_ms)
                 await self.forget_offsets(group, expired)

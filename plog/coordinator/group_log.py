@@ -7,6 +7,7 @@ with the records of a newer release.
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -24,7 +25,7 @@ from plog.protocol.messages.group_records import (
     OffsetCommitKey,
     OffsetCommitValue,
 )
-from plog.types import NO_TIMESTAMP, TopicPartition
+from plog.types import NO_TIMESTAMP, ZERO_UUID, TopicPartition
 
 OFFSET_KEYS, GROUP_KEY = (0, 1), 2
 """Versions of keys; the version is the type of the record."""
@@ -36,7 +37,8 @@ OFFSET_VALUE, EXPIRING_OFFSET_VALUE, GROUP_VALUE = 3, 1, 3
 class CommittedOffset:
     """A group's committed offset of a partition. Times in ms.
 
-    `expires_ms` is the expiry that a client requested (OffsetCommit v2 to v4), or -1.
+    `expires_ms` is the expiry that a client requested (OffsetCommit v2 to v4), or -1. Records have
+    no `topic_id`: it is zero in offsets that were read from the log.
     """
 
     offset: int
@@ -44,6 +46,7 @@ class CommittedOffset:
     metadata: str = ""
     committed_ms: int = NO_TIMESTAMP
     expires_ms: int = NO_TIMESTAMP
+    topic_id: uuid.UUID = ZERO_UUID
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,14 +8,15 @@ offsets of open transactions, as in Kafka 4 (OffsetMetadataManager). Does no I/O
 
 from __future__ import annotations
 
+import uuid
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from plog.coordinator.group_log import CommittedOffset
-from plog.types import NO_TIMESTAMP, TopicPartition
+from plog.types import NO_TIMESTAMP, ZERO_UUID, TopicPartition
 
 
 class Placed(NamedTuple):
@@ -96,11 +97,38 @@ class GroupOffsets:
         """Add an offset that counts once its producer's transaction is committed."""
         self._undecided.setdefault(producer_id, {})[at] = Placed(committed, position)
 
-    def end_transaction(self, producer_id: int, *, is_commit: bool) -> None:
-        """Commit or drop the pending offsets of a producer's transaction, if there are any."""
-        for at, (committed, position) in self._undecided.pop(producer_id, {}).items():
-            if is_commit:
+    def end_transaction(self, producer_id: int, *, is_commit: bool) -> list[TopicPartition]:
+        """Commit or drop the pending offsets of a transaction; return their partitions."""
+        ended = self._undecided.pop(producer_id, {})
+        if is_commit:
+            for at, (committed, position) in ended.items():
                 self.commit(at, committed, position)
+        return list(ended)
+
+    def set_topic_ids(self, topic_ids: Mapping[str, uuid.UUID]) -> None:
+        """Set the topic id of the offsets that have none, by the name of the topic."""
+        for offsets in (self._committed, *self._undecided.values()):
+            for at, (committed, position) in offsets.items():
+                if at.topic in topic_ids and committed.topic_id == ZERO_UUID:
+                    known = replace(committed, topic_id=topic_ids[at.topic])
+                    offsets[at] = Placed(known, position)
+
+    def of_deleted_topics(self, is_deleted: Callable[[uuid.UUID], bool]) -> list[TopicPartition]:
+        """Return the partitions of which all offsets belong to deleted topics.
+
+        A deletion removes all offsets before it. So it must wait while a commit is being written,
+        or while an offset of the next topic with that name is pending. If that one is committed,
+        there is nothing to delete: it is later in the log than the offsets of the deleted topic.
+        """
+        deleted: dict[TopicPartition, None] = {}
+        others: set[TopicPartition] = set(self._under_way)
+        for offsets in (self._committed, *self._undecided.values()):
+            for at, (committed, _) in offsets.items():
+                if is_deleted(committed.topic_id):
+                    deleted[at] = None
+                else:
+                    others.add(at)
+        return [at for at in deleted if at not in others]
 
     def expired(
         self, now_ms: int, retention_ms: int, *, unused_since_ms: int, but_topics: Collection[str]

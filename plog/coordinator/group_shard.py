@@ -7,6 +7,7 @@ Executes nothing: `group_coordinator` does.
 from __future__ import annotations
 
 import logging
+import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -176,6 +177,8 @@ class Shard:
     groups: dict[str, Group] = field(default_factory=dict)
     ended_meanwhile: list[tuple[int, bool]] = field(default_factory=list)
     """While the log is read: (producer id, is commit) of transactions that ended meanwhile."""
+    deleted_meanwhile: dict[str, uuid.UUID] = field(default_factory=dict)
+    """While the log is read: ids of topics that were deleted meanwhile, by name."""
     _in_transactions: dict[int, set[str]] = field(default_factory=dict)  # by producer id
     _tables: dict[str, Table] = field(default_factory=dict)  # while its log is read
 
@@ -203,11 +206,15 @@ class Shard:
         group.offsets.commit_in_transaction(producer_id, at, committed, position)
         self._in_transactions.setdefault(producer_id, set()).add(group.group_id)
 
-    def end_transaction(self, producer_id: int, *, is_commit: bool) -> None:
-        """Commit or drop the pending offsets of a producer's transaction, if there are any."""
-        for group_id in self._in_transactions.pop(producer_id, ()):
-            if (group := self.groups.get(group_id)) is not None:
-                group.offsets.end_transaction(producer_id, is_commit=is_commit)
+    def end_transaction(
+        self, producer_id: int, *, is_commit: bool
+    ) -> list[tuple[Group, list[TopicPartition]]]:
+        """Commit or drop the pending offsets of a transaction; return their partitions."""
+        return [
+            (group, group.offsets.end_transaction(producer_id, is_commit=is_commit))
+            for group_id in self._in_transactions.pop(producer_id, ())
+            if (group := self.groups.get(group_id)) is not None
+        ]
 
     def fill(self, replayed: Replayed) -> None:
         """Build the groups from a log. Logs and skips a record that cannot be read."""

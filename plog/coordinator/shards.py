@@ -83,6 +83,11 @@ class Shards(Generic[S]):
         return bool(self._loading)
 
     @property
+    def all_loading(self) -> list[S]:
+        """The shards whose logs are being read in a thread."""
+        return list(self._loading.values())
+
+    @property
     def is_closed(self) -> bool:
         """Whether the broker is stopping."""
         return self._is_closed

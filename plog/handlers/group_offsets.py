@@ -57,7 +57,7 @@ async def offset_commit(ctx: Context, request: OffsetCommitRequest) -> OffsetCom
     offsets, errors = committable(
         ctx,
         request.topics,
-        lambda asked: _committed(request, asked, now_ms),
+        lambda asked, topic_id: _committed(request, asked, topic_id, now_ms),
         by_id=ctx.version >= TOPIC_IDS_SINCE,
     )
     # Without a valid offset the group is neither asked nor created.
@@ -122,7 +122,7 @@ class AskedTopic(Protocol[P]):
 def committable(
     ctx: Context,
     topics: Sequence[AskedTopic[P]],
-    committed: Callable[[P], CommittedOffset],
+    committed: Callable[[P, uuid.UUID], CommittedOffset],
     *,
     by_id: bool,
 ) -> tuple[list[tuple[TopicPartition, CommittedOffset]], dict[TopicPartition, ErrorCode]]:
@@ -136,15 +136,16 @@ def committable(
     most_bytes = ctx.services.settings.broker().offset_metadata_max_bytes
     offsets: list[tuple[TopicPartition, CommittedOffset]] = []
     errors: dict[TopicPartition, ErrorCode] = {}
+    snapshot = ctx.services.metadata.snapshot
     for topic in topics:
         for asked in topic.partitions:
             at = TopicPartition(topic.name, asked.partition_index)
-            if not ctx.services.metadata.contains(at):
+            if snapshot.partition(at) is None:
                 errors[at] = unknown if topic.name or not by_id else ErrorCode.UNKNOWN_TOPIC_ID
             elif _metadata_length(asked) > most_bytes:
                 errors[at] = ErrorCode.OFFSET_METADATA_TOO_LARGE
             else:
-                offsets.append((at, committed(asked)))
+                offsets.append((at, committed(asked, snapshot.topics[topic.name].topic_id)))
     return offsets, errors
 
 
@@ -167,7 +168,10 @@ def _metadata_length(asked: AskedPartition) -> int:
 
 
 def _committed(
-    request: OffsetCommitRequest, asked: OffsetCommitRequestPartition, now_ms: int
+    request: OffsetCommitRequest,
+    asked: OffsetCommitRequestPartition,
+    topic_id: uuid.UUID,
+    now_ms: int,
 ) -> CommittedOffset:
     at_ms = now_ms if asked.commit_timestamp < 0 else asked.commit_timestamp
     kept_ms = request.retention_time_ms
@@ -177,6 +181,7 @@ def _committed(
         asked.committed_metadata or "",
         at_ms,
         NO_TIMESTAMP if kept_ms < 0 else min(at_ms + kept_ms, LONG_MAX),
+        topic_id,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Sequence
 
 from plog.coordinator.group_coordinator import OFFSETS_TOPIC
@@ -49,7 +50,7 @@ async def txn_offset_commit(
     offsets, errors = committable(
         ctx,
         request.topics,
-        lambda asked: _committed(asked, now_ms),
+        lambda asked, topic_id: _committed(asked, topic_id, now_ms),
         by_id=ctx.version >= TOPIC_IDS_SINCE,
     )
     error = await _commit(ctx, request, offsets) if offsets else ErrorCode.NONE
@@ -75,12 +76,15 @@ async def txn_offset_commit(
     )
 
 
-def _committed(asked: TxnOffsetCommitRequestPartition, now_ms: int) -> CommittedOffset:
+def _committed(
+    asked: TxnOffsetCommitRequestPartition, topic_id: uuid.UUID, now_ms: int
+) -> CommittedOffset:
     return CommittedOffset(
         asked.committed_offset,
         asked.committed_leader_epoch,
         asked.committed_metadata or "",
         now_ms,
+        topic_id=topic_id,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+import uuid
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
@@ -48,6 +49,7 @@ from tests.coordinator.members import subscription
 
 AT = TopicPartition("t", 0)
 OFFSETS = TopicPartition(OFFSETS_TOPIC, 0)
+TOPIC_ID = uuid.UUID(int=101)
 PRODUCER = 7
 DAY_MS = 86_400_000
 YEAR_MS = 365 * DAY_MS
@@ -367,7 +369,7 @@ def test_what_a_transaction_would_commit_goes_with_its_topic() -> None:
         groups = made(written)
         groups.shards.serve(Shard(0, 1))
         assert await commit_with_transaction(groups) is ErrorCode.NONE
-        groups._forget_topics({AT.topic})
+        groups._forget_topics({AT.topic: TOPIC_ID})
         async with asyncio.timeout(60):
             while groups.find("g") is not None:
                 await asyncio.sleep(0)
@@ -644,8 +646,8 @@ async def expire(groups: GroupCoordinator) -> None:
     await groups.endings.expire()
 
 
-async def forget_topics(groups: GroupCoordinator) -> None:
-    await groups.endings.forget_topics({"another"})
+async def forget_topics(groups: GroupCoordinator, topic: str = "another") -> None:
+    await groups.endings.forget_topics({topic: TOPIC_ID}, groups.groups())
 
 
 @pytest.mark.parametrize("work", [expire, forget_topics])
@@ -681,7 +683,7 @@ def test_group_that_was_deleted_and_made_again_meanwhile_is_left_alone(
         groups.shards.serve(shard)
         shard.group("other")
         assert await commit_alone(groups) is ErrorCode.NONE
-        looks = asyncio.ensure_future(groups.endings.forget_topics({AT.topic}))
+        looks = asyncio.ensure_future(forget_topics(groups, AT.topic))
         await asyncio.sleep(0)  # it has a list of what there is
         assert await groups.endings.delete("g") is ErrorCode.NONE
         assert await commit_alone(groups, 7) is ErrorCode.NONE
