@@ -128,6 +128,7 @@ class LogManager:
         self._offline_dirs: dict[TopicPartition, Path] = {}
         self._failure_callbacks: list[LogDirFailure] = []
         self._damage_callbacks: list[Callable[[TopicPartition, str], None]] = []
+        self._deletion_callbacks: list[Callable[[TopicPartition], None]] = []
         self._late_callbacks: list[Callable[[Collection[TopicPartition]], None]] = []
         self._recovered_late: list[TopicPartition] = []  # which they are to be told of
         self._said_no_descriptor_ms: int | None = None
@@ -534,9 +535,11 @@ class LogManager:
 
         Raises:
             UnknownTopicOrPartition: there is none.
-            KafkaStorageError: its directory cannot be renamed.
+            KafkaStorageError: its directory cannot be renamed, or a callback refuses.
         """
         with self.cleaner.paused(tp), self.late_recovery.without(tp), self.placement_lock:
+            for callback in self._deletion_callbacks:
+                callback(tp)
             with self._lock:
                 log = self._logs.pop(tp, None)
                 offline_dir = self._offline_dirs.pop(tp, None)
@@ -564,6 +567,13 @@ class LogManager:
             self.forget_left(live, tp, slot)
         self.remove_tree_later(live, leaving, delay_ms)
         self._lines.info("deleted %s from %s", tp, live.path)
+
+    def before_deletion(self, callback: Callable[[TopicPartition], None]) -> None:
+        """Call back, with `placement_lock` held, before each deletion.
+
+        A KafkaStorageError of a callback refuses the deletion, which has changed nothing yet.
+        """
+        self._deletion_callbacks.append(callback)
 
     def replace(self, old: Log, moved: Log, target: LiveLogDir) -> bool:
         """Have a log that has moved served in the old one's place.

@@ -4,8 +4,11 @@ Owns which moves are under way, and the steps by which a copy takes the log's pl
 that a crash finds the one or the other. How bytes are copied is `replica_copy`'s.
 Never decides what moves where, and knows no queue: `move` returns when it is done.
 
+A deletion removes the copies of its partition before the log's own directory. Otherwise
+the next start would take a copy that is left alone for an unfinished move, and adopt it.
+
 Locks: `_lock` guards `moving` only. The log manager's `placement_lock` is held while a
-copy takes its log's place, and the log's own within it.
+copy takes its log's place, and the log's own within it. It guards `_copies` too.
 """
 
 from __future__ import annotations
@@ -14,8 +17,10 @@ import logging
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
+from typing import NamedTuple
 
 from plog.errors import (
     KafkaStorageError,
@@ -25,6 +30,7 @@ from plog.errors import (
     UnknownTopicOrPartition,
 )
 from plog.runtime.bounded_lines import BoundedLines
+from plog.storage.durable_ends import SlotKey
 from plog.storage.filesystem import Filesystem
 from plog.storage.live_log_dir import FoundPartition, LiveLogDir, slot_key
 from plog.storage.log import Log
@@ -36,6 +42,14 @@ from plog.types import TopicPartition
 _log = logging.getLogger(__name__)
 
 
+class _Copy(NamedTuple):
+    """A copy that has not taken its log's place."""
+
+    topic_partition: TopicPartition
+    slot: SlotKey
+    target: LiveLogDir
+
+
 class LogMoves:
     """The moves between the directories of a log manager. Safe from any thread."""
 
@@ -44,8 +58,10 @@ class LogMoves:
         self._fs = fs
         self._lock = threading.Lock()
         self._moving: dict[TopicPartition, Path] = {}
+        self._copies: dict[Path, _Copy] = {}  # by directory; of failed moves too, until removed
         self._callbacks: list[Callable[[TopicPartition, Log], None]] = []
         self._lines = BoundedLines(_log, "%d further logs moved", least_level=logging.INFO)
+        logs.before_deletion(self._remove_copies)
 
     @property
     def moving(self) -> Mapping[TopicPartition, Path]:
@@ -96,11 +112,11 @@ class LogMoves:
         tp = log.topic_partition
         source = self._logs.dirs[log.log_dir]
         copy = ReplicaCopy(self._fs, log, target.future_directory(tp), target.room)
+        self._make_directory(copy, log, target)
         try:
             copy.begin()
             with self._logs.placement_lock, log.standing_still() as role:
-                if self._logs.get(tp) is not log:
-                    raise KafkaStorageError(f"{tp} was deleted during its move")
+                self._check_served(log)
                 log.finish_changes()
                 copy.finish()
                 # The old log may still be flushed, and must not look for a directory by then.
@@ -108,9 +124,12 @@ class LogMoves:
                 moved = self._swap(log, source, copy, target)
                 moved.succeed(log, role)
                 log.retire()
+                del self._copies[copy.target]
                 if not self._logs.replace(log, moved, target):
                     raise KafkaStorageError(f"{tp} has moved to {target.path}, which has failed")
         except OSError as error:
+            if not self._is_kept(copy):
+                raise KafkaStorageError(f"{tp} was deleted during its move") from error
             target.note(error)
             self._discard(copy, log, target)
             raise KafkaStorageError(f"{tp} cannot be moved: {error}") from error
@@ -130,6 +149,23 @@ class LogMoves:
             log.drop()
             # Only now, because a flush of the old log writes to its slot.
             self._logs.forget_left(source, tp, slot_key(tp, log.topic_id))
+
+    def _make_directory(self, copy: ReplicaCopy, log: Log, target: LiveLogDir) -> None:
+        """Make the directory of a copy, which a deletion of the log removes from now on."""
+        tp = log.topic_partition
+        with self._logs.placement_lock:
+            self._check_served(log)
+            try:
+                copy.make_directory()
+            except OSError as error:
+                target.note(error)
+                raise KafkaStorageError(f"{tp} cannot be moved: {error}") from error
+            self._copies[copy.target] = _Copy(tp, slot_key(tp, log.topic_id), target)
+
+    def _check_served(self, log: Log) -> None:
+        tp = log.topic_partition
+        if self._logs.get(tp) is not log:
+            raise KafkaStorageError(f"{tp} was deleted during its move")
 
     def _swap(self, log: Log, source: LiveLogDir, copy: ReplicaCopy, target: LiveLogDir) -> Log:
         """Put the copy in the log's place. A crash before the first rename undoes the move;
@@ -172,15 +208,37 @@ class LogMoves:
 
     def _discard(self, copy: ReplicaCopy, log: Log, target: LiveLogDir) -> None:
         """Remove a copy, unless it may be all that a crash leaves: the next start knows."""
-        tp = log.topic_partition
         source = self._logs.dirs[log.log_dir]
-
-        def put_away() -> None:
-            leaving = target.put_away(copy.target, tp)
-            self._logs.remove_tree_later(target, leaving, 0)
-            self._logs.forget_left(target, tp, slot_key(tp, log.topic_id))
-
-        if not self._fs.is_directory(copy.target) or not self._fs.is_directory(log.directory):
+        if not self._is_kept(copy) or not self._fs.is_directory(copy.target):
+            return
+        if not self._fs.is_directory(log.directory):
             return
         if source.guarded(source.sync_names):  # the log may have just got its name back
-            self._logs.do_later(target, put_away, 0)
+            self._logs.do_later(target, partial(self._remove, copy.target), 0)
+
+    def _is_kept(self, copy: ReplicaCopy) -> bool:
+        """Tell whether no deletion has removed a copy. Waits for one that is under way."""
+        with self._logs.placement_lock:
+            return copy.target in self._copies
+
+    def _remove(self, directory: Path) -> None:
+        """Remove a copy, if it is kept. Raises OSError."""
+        with self._logs.placement_lock:
+            if directory not in self._copies:
+                return
+            tp, slot, target = self._copies[directory]
+            leaving = target.put_away(directory, tp)
+            del self._copies[directory]
+        self._logs.remove_tree_later(target, leaving, 0)
+        self._logs.forget_left(target, tp, slot)
+
+    def _remove_copies(self, tp: TopicPartition) -> None:
+        """Remove the copies of a partition that is about to be deleted.
+
+        A directory that has failed keeps its copy. Raises KafkaStorageError.
+        """
+        for directory, copy in list(self._copies.items()):
+            if copy.topic_partition != tp or copy.target.failure is not None:
+                continue
+            if not copy.target.guarded(self._remove, directory) and copy.target.failure is None:
+                raise KafkaStorageError(f"{tp} cannot be deleted: its copy {directory} remains")

@@ -32,8 +32,8 @@ MOST_ROUNDS = 20
 class ReplicaCopy:
     """A copy of `log` in the new directory `target`, on the disk with the space `room`.
 
-    Both steps raise KafkaStorageError if the disk is full or `log` cannot be read (its faults are
-    reported to its owner), and OSError for the files of `target`.
+    `begin` and `finish` raise KafkaStorageError if the disk is full or `log` cannot be read (its
+    faults are reported to its owner), and OSError for the files of `target`.
     """
 
     def __init__(self, fs: Filesystem, log: Log, target: Path, room: DiskRoom) -> None:
@@ -46,9 +46,12 @@ class ReplicaCopy:
         self._checked: dict[int, int] = {}
         self._indexes: dict[int, IndexBuilder] = {}
 
+    def make_directory(self) -> None:
+        """Make `target`. Raises OSError."""
+        self._fs.make_directory(self.target)
+
     def begin(self) -> None:
         """Copy until the rest is small."""
-        self._fs.make_directory(self.target)
         if self._log.topic_id is not None:
             store_topic_id(self._fs, self.target, self._log.topic_id)
         for _ in range(MOST_ROUNDS):

@@ -3,6 +3,8 @@ from __future__ import annotations
 import errno
 import shutil
 import threading
+import uuid
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -471,3 +473,161 @@ def test_source_that_fails_behind_a_move_does_not_undo_it(
     assert (moved.log_dir, read_all(moved)) == (dirs[1], data)
     assert manager.offline_log_dirs == [dirs[0]]
     fill(moved, 1, 3)
+
+
+def call_in_copy(patched: pytest.MonkeyPatch, moment: str, change: Callable[[], object]) -> None:
+    """Have the next move call `change` before it makes its copy, in it, or after most of it."""
+    owner = LiveLogDir if moment == "future_directory" else ReplicaCopy
+    method = getattr(owner, moment)
+    called: list[bool] = []
+
+    def calls(*args: object) -> object:
+        is_first, is_late = not called, moment == "begin"
+        called.append(True)
+        result = method(*args) if is_late else None
+        if is_first:
+            change()
+        return result if is_late else method(*args)
+
+    patched.setattr(owner, moment, calls)
+
+
+@pytest.mark.parametrize("is_again", [False, True], ids=["deleted", "created again"])
+@pytest.mark.parametrize("moment", ["future_directory", "_copy", "begin"])
+def test_copy_of_a_log_that_is_deleted_meanwhile_goes(
+    start: Start, dirs: list[Path], monkeypatch: pytest.MonkeyPatch, moment: str, is_again: bool
+) -> None:
+    manager, _ = with_one_log(start, 20)
+    other_id = uuid.UUID(int=99)
+
+    def delete() -> None:
+        manager.delete(A0)
+        assert not list(dirs[1].glob("a-0*-future"))
+        if is_again:
+            manager.create(A0, other_id, SETTINGS)
+
+    with monkeypatch.context() as patched:
+        call_in_copy(patched, moment, delete)
+        with pytest.raises(KafkaStorageError, match="deleted during its move"):
+            LogMoves(manager, Filesystem()).move(A0, dirs[1])
+    assert manager.live_log_dirs == dirs
+    assert not list(dirs[1].glob("a-0*-future"))
+    abandon(manager)
+    found = start().get(A0)
+    assert (found and found.topic_id) == (other_id if is_again else None)
+
+
+@pytest.mark.parametrize("moment", ["future_directory", "_copy", "begin"])
+@pytest.mark.parametrize("error", [None, errno.EMFILE, errno.ENOSPC], ids=["crash", "fd", "full"])
+def test_deletion_during_a_move_stopped_at_any_operation_is_done_or_not(
+    dirs: list[Path],
+    clock: ManualClock,
+    monkeypatch: pytest.MonkeyPatch,
+    moment: str,
+    error: int | None,
+) -> None:
+    for fail_at in range(30):
+        for path in dirs:
+            shutil.rmtree(path, ignore_errors=True)
+        fs = FaultyFilesystem(crash=error is None, error=error or 0)
+        manager = LogManager(
+            broker_settings(dirs), lambda topic: SETTINGS, cluster_id="cluster", clock=clock, fs=fs
+        )
+        manager.start(background=False)
+        log = lead(manager.create(A0, ID_A, SETTINGS))
+        fill(log, 20)
+        data = read_all(log)
+
+        done: list[bool] = []
+
+        def delete(fs=fs, fail_at=fail_at, manager=manager, done=done) -> None:
+            fs.fail_at = fs.operations + fail_at
+            manager.delete(A0)
+            if fs.operations <= fs.fail_at:
+                done.append(True)
+            raise Crash
+
+        with monkeypatch.context() as patched:
+            call_in_copy(patched, moment, delete)
+            with pytest.raises((KafkaStorageError, Crash)):
+                LogMoves(manager, fs).move(A0, dirs[1])
+        is_deleted = not (dirs[0] / "a-0").exists()
+        abandon(manager)
+        again = LogManager(
+            broker_settings(dirs), lambda topic: SETTINGS, cluster_id="cluster", clock=clock
+        )
+        again.start(background=False)
+        found = again.get(A0)
+        assert (found is None) == is_deleted
+        assert found is None or read_all(found) == data
+        again.scheduler.run_due()
+        assert len([name for path in dirs for name in path.glob("a-0*")]) == (found is not None)
+        abandon(again)
+        if done:
+            assert is_deleted
+            break
+    else:
+        pytest.fail("a deletion takes more operations than this test tries")
+    assert fail_at >= 2
+
+
+def test_copy_that_awaits_its_removal_goes_with_its_log(
+    start: Start, dirs: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manager, _ = with_one_log(start, 3)
+    finish = ReplicaCopy.finish
+
+    def fail(copy: ReplicaCopy) -> None:
+        finish(copy)
+        raise OSError(errno.ENOSPC, "full")
+
+    monkeypatch.setattr(ReplicaCopy, "finish", fail)
+    with pytest.raises(KafkaStorageError, match="full"):
+        LogMoves(manager, Filesystem()).move(A0, dirs[1])
+    assert len(list(dirs[1].glob("a-0*-future"))) == 1
+    manager.delete(A0)
+    abandon(manager)
+    again = start()
+    assert again.get(A0) is None
+    again.scheduler.run_due()
+    assert not [name for path in dirs for name in path.glob("a-0*")]
+
+
+def test_deletion_waits_for_a_copy_that_cannot_be_removed(
+    start: Start, dirs: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manager, log = with_one_log(start, 3)
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "full")
+
+    def delete() -> None:
+        with monkeypatch.context() as patched:
+            patched.setattr(manager.dirs[dirs[1]], "put_away", fail)
+            with pytest.raises(KafkaStorageError, match="cannot be deleted"):
+                manager.delete(A0)
+
+    with monkeypatch.context() as patched:
+        call_in_copy(patched, "begin", delete)
+        LogMoves(manager, Filesystem()).move(A0, dirs[1])
+    moved = manager.get(A0)
+    assert moved is not None
+    assert moved.log_end_offset == log.log_end_offset
+    manager.delete(A0)
+    abandon(manager)
+    assert start().get(A0) is None
+
+
+def test_copy_in_a_failed_directory_does_not_delay_the_deletion(
+    start: Start, dirs: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manager, _ = with_one_log(start, 3)
+
+    def fail_and_delete() -> None:
+        manager.fail_log_dir(dirs[1], OSError(errno.EIO, "gone"))
+        manager.delete(A0)
+
+    call_in_copy(monkeypatch, "begin", fail_and_delete)
+    with pytest.raises(KafkaStorageError, match="deleted during its move"):
+        LogMoves(manager, Filesystem()).move(A0, dirs[1])
+    assert not (dirs[0] / "a-0").exists()
