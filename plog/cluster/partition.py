@@ -238,12 +238,15 @@ class Partition:
                 self._leadership = leadership
         self._on_change(self.topic_partition)
 
-    def replace_log(self, log: Log) -> None:
-        """Serve from another copy of the log: it has moved to another log directory."""
+    def replace_log(self, old: Log, moved: Log) -> None:
+        """Serve from another copy of the log: it has moved to another log directory.
+
+        A replica that has another log, or none, stays as it is.
+        """
         with self._lock:
-            if self._log is not None:
-                self._log = log
-                self._apply_settings(log)  # the old log may have got them as it was replaced
+            if self._log is old or self._log is moved:  # an order may have given it the new one
+                self._log = moved
+                self._apply_settings(moved)  # the old log may have got them as it was replaced
                 self._publish()
         self._on_change(self.topic_partition)
 

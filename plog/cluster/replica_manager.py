@@ -495,10 +495,10 @@ class ReplicaManager:
         ]
         self._lose(f"log directory {log_dir} is offline: {reason}", lost)
 
-    def on_log_moved(self, topic_partition: TopicPartition, log: Log) -> None:
+    def on_log_moved(self, old: Log, moved: Log) -> None:
         """Serve a replica from the log directory it has moved to."""
-        if (partition := self.get(topic_partition)) is not None:
-            partition.replace_log(log)
+        if (partition := self.get(old.topic_partition)) is not None:
+            partition.replace_log(old, moved)
 
     def on_damage(self, topic_partition: TopicPartition, reason: str) -> None:
         """Take one replica offline whose bytes are damaged, and have the controller told."""

@@ -59,7 +59,7 @@ class LogMoves:
         self._lock = threading.Lock()
         self._moving: dict[TopicPartition, Path] = {}
         self._copies: dict[Path, _Copy] = {}  # by directory; of failed moves too, until removed
-        self._callbacks: list[Callable[[TopicPartition, Log], None]] = []
+        self._callbacks: list[Callable[[Log, Log], None]] = []
         self._lines = BoundedLines(_log, "%d further logs moved", least_level=logging.INFO)
         logs.before_deletion(self._remove_copies)
 
@@ -68,15 +68,18 @@ class LogMoves:
         """Where partitions are being moved to."""
         return MappingProxyType(self._moving)
 
-    def on_log_moved(self, callback: Callable[[TopicPartition, Log], None]) -> None:
-        """Call back, on the thread of `move`, with each log that has taken another's place."""
+    def on_log_moved(self, callback: Callable[[Log, Log], None]) -> None:
+        """Call back, on the thread of `move`, with each log that has moved, and its successor.
+
+        The partition may have been deleted by then, and created again.
+        """
         self._callbacks.append(callback)
 
     def move(self, tp: TopicPartition, log_dir: Path) -> None:
         """Move a partition to another of the log directories; returns when it is there.
 
         Clients go on writing until the last few megabytes; then appends are refused for a
-        moment, retriably. Callbacks of `on_log_moved` get the log that takes the old one's place.
+        moment, retriably. Callbacks of `on_log_moved` get the old log and the one in its place.
 
         Raises:
             LogDirNotFound: not one of the directories that work.
@@ -141,7 +144,7 @@ class LogMoves:
         # the callbacks call may be waiting for the log.
         try:
             for callback in self._callbacks:
-                callback(tp, moved)
+                callback(log, moved)
         finally:
             # For those who wait until the old log is durable; the copy is already.
             with suppress(KafkaStorageError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from plog.storage.log_moves import LogMoves
 from tests.storage.log_managers import abandon
 from tests.storage.storage_logs import NOW_MS, batch, broker_settings
 
-from .test_replica_manager import A0, ME, NONE, PEER, Broker
+from .test_replica_manager import A0, ID, ME, NONE, OTHER_ID, PEER, Broker
 
 
 class SlowFilesystem(Filesystem):
@@ -138,3 +139,22 @@ def test_replica_that_is_stopped_as_its_log_moves_can_lead_again(
         _ = broker.log
     assert broker.lead(epoch=3, new=False) == NONE
     assert append(broker.log) == 3
+
+
+@pytest.mark.parametrize("topic_id", [ID, OTHER_ID], ids=["replica", "topic"])
+def test_log_that_has_moved_is_not_that_of_the_next_replica(
+    broker: MovingBroker, target: Path, topic_id: uuid.UUID
+) -> None:
+    append(broker.log)
+
+    def replace(*_: object) -> None:
+        assert broker.stop() == NONE
+        assert broker.lead(topic_id=topic_id) == NONE
+
+    moves = LogMoves(broker.manager, broker.fs)
+    moves.on_log_moved(replace)
+    moves.on_log_moved(broker.replicas.on_log_moved)
+    moves.move(A0, target)
+    assert broker.log.topic_id == topic_id
+    assert broker.log.log_end_offset == 0
+    append(broker.log)

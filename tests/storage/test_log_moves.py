@@ -28,7 +28,6 @@ from plog.storage.log_manager import SAY_AGAIN_MS, LogManager
 from plog.storage.log_moves import LogMoves
 from plog.storage.replica_copy import ReplicaCopy
 from plog.storage.segment_files import TRANSACTION_INDEX, path_of
-from plog.types import TopicPartition
 from tests.descriptors import open_at
 from tests.waiting import until
 
@@ -83,7 +82,7 @@ def test_old_log_is_read_until_everybody_has_the_moved_one(start: Start, dirs: l
     data = read_all(log)
     seen: list[bytes] = []
 
-    def on_moved(tp: TopicPartition, moved: Log) -> None:
+    def on_moved(old: Log, moved: Log) -> None:
         seen.append(read_all(log))
         with pytest.raises(NotLeaderOrFollower):
             fill(log, 1)
@@ -106,7 +105,7 @@ def test_old_log_is_flushed_where_its_directory_has_another_name(
     moves = LogMoves(manager, Filesystem())
     ends: list[int] = []
 
-    def on_moved(tp: TopicPartition, moved: Log) -> None:
+    def on_moved(old: Log, moved: Log) -> None:
         assert not log.directory.exists()
         log.directory.mkdir()  # as if another of its name had been made
         ends.append(log.durable_end)
@@ -122,7 +121,7 @@ def test_old_log_does_not_write_to_the_slot_of_a_new_one(start: Start, dirs: lis
     manager, _ = with_one_log(start, 3, Settings())
     moves = LogMoves(manager, Filesystem())
 
-    def on_moved(tp: TopicPartition, moved: Log) -> None:
+    def on_moved(old: Log, moved: Log) -> None:
         new = lead(manager.create(B0, ID_B, SETTINGS))
         assert new.log_dir == dirs[0]
         fill(new, 2)
@@ -167,7 +166,7 @@ def test_what_is_left_to_do_of_a_log_that_has_moved_harms_nobody(
     moves = LogMoves(manager, Filesystem())
     done: list[str] = []
 
-    def on_moved(tp: TopicPartition, moved: Log) -> None:
+    def on_moved(old: Log, moved: Log) -> None:
         # The old log's directory has another name by now, and the log is not closed yet.
         manager.scheduler.run_due()
         assert log.apply_retention(NOW_MS + 10**12) == []
@@ -190,8 +189,8 @@ def test_moved_partition_is_the_same_in_another_directory(
 ) -> None:
     manager = start()
     moves = LogMoves(manager, Filesystem())
-    moved: list[tuple[TopicPartition, Log]] = []
-    moves.on_log_moved(lambda tp, log: moved.append((tp, log)))
+    moved: list[tuple[Log, Log]] = []
+    moves.on_log_moved(lambda old, new: moved.append((old, new)))
     log = lead(manager.create(A0, ID_A, SETTINGS))
     fill(log, 40)
     log.delete_records_before(57)
@@ -199,7 +198,7 @@ def test_moved_partition_is_the_same_in_another_directory(
     old_names = {path.name for path in log.directory.iterdir()}
     moves.move(A0, dirs[1])
     again = manager.get(A0)
-    assert moved == [(A0, again)]
+    assert moved == [(log, again)]
     assert again.log_dir == dirs[1]
     assert (read_all(again), again.log_start_offset) == (data, start_offset)
     assert {path.name for path in again.directory.iterdir()} >= {
