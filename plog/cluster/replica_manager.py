@@ -494,6 +494,7 @@ class ReplicaManager:
             if (hosted := one.hosted_log) is not None and hosted.log_dir == log_dir
         ]
         self._lose(f"log directory {log_dir} is offline: {reason}", lost)
+        self._log_dir_failed()
 
     def on_log_moved(self, old: Log, moved: Log) -> None:
         """Serve a replica from the log directory it has moved to."""
@@ -501,9 +502,16 @@ class ReplicaManager:
             partition.replace_log(old, moved)
 
     def on_damage(self, topic_partition: TopicPartition, reason: str) -> None:
-        """Take one replica offline whose bytes are damaged, and have the controller told."""
-        partition = self._partitions.get(topic_partition)
-        self._lose(reason, [] if partition is None else [partition])
+        """Take one replica offline whose bytes are damaged, and have the controller told.
+
+        Not if its log was deleted since: the partition may have been created again.
+        """
+        with self._lock:
+            if topic_partition not in self._logs.offline:
+                return
+            partition = self._partitions.get(topic_partition)
+            self._lose(reason, [] if partition is None else [partition])
+        self._log_dir_failed()
 
     def _lose(self, reason: str, partitions: list[Partition]) -> None:
         if self._fetchers is not None and partitions:
@@ -511,4 +519,3 @@ class ReplicaManager:
         for partition in partitions:
             partition.go_offline(reason)
         self._tell_leadership([], partitions)
-        self._log_dir_failed()

@@ -696,12 +696,22 @@ class LogManager:
         self.quarantine(log.topic_partition, log.log_dir, reason)
         self.scheduler.soon(log.drop)
         live = self._dirs[log.log_dir]
-        self.scheduler.soon(partial(live.guarded, live.remember_damage, log.topic_partition))
+        remember = partial(self._remember_damage, live, log.topic_partition)
+        self.scheduler.soon(partial(live.guarded, remember))
         for callback in self._damage_callbacks:
             self.scheduler.soon(partial(callback, log.topic_partition, reason))
 
+    def _remember_damage(self, live: LiveLogDir, tp: TopicPartition) -> None:
+        """Remember damage, unless the partition was deleted since. Raises OSError."""
+        with self.placement_lock:
+            if self._offline_dirs.get(tp) == live.path:
+                live.remember_damage(tp)
+
     def on_partition_damage(self, callback: Callable[[TopicPartition, str], None]) -> None:
-        """Call back, on the scheduler's thread, when a partition turns out to be damaged."""
+        """Call back, on the scheduler's thread, when a partition turns out to be damaged.
+
+        It may have been deleted by then, and created again: then it is not in `offline`.
+        """
         self._damage_callbacks.append(callback)
 
     # -- failed directories ------------------------------------------------------------------

@@ -454,10 +454,25 @@ def test_lost_directory_takes_its_replicas_and_no_others(broker) -> None:
     # Asked with the epoch it knows, it tells the controller which it has lost.
     assert broker.lead(new=False) == STALE
     assert broker.lead(A1, new=False) == STORAGE
+    broker.logs.offline[A0] = "a flipped bit"
     broker.replicas.on_damage(A0, "a flipped bit")
     with pytest.raises(KafkaStorageError, match="a flipped bit"):
         broker.replicas.leader(A0)
     assert broker.reports == 2
+
+
+@pytest.mark.parametrize("topic_id", [ID, OTHER_ID], ids=["replica", "topic"])
+def test_damage_of_a_deleted_log_is_not_that_of_the_next_replica(broker, topic_id) -> None:
+    broker.lead()
+    broker.logs.offline[A0] = "a flipped bit"
+    # Both orders come before the broker hears of the damage.
+    assert broker.stop() == NONE
+    assert broker.lead(topic_id=topic_id) == NONE
+    broker.fetchers.following[A0] = PEER
+    broker.replicas.on_damage(A0, "a flipped bit")
+    assert broker.replicas.leader(A0).offline_reason is None
+    assert broker.fetchers.following == {A0: PEER}
+    assert broker.reports == 0
 
 
 STOPPED = [

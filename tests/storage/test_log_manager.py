@@ -25,7 +25,7 @@ from plog.runtime.bounded_lines import AT_ONCE
 from plog.runtime.clock import ManualClock
 from plog.storage.durable_ends import DurableEnds, SlotKey
 from plog.storage.filesystem import Filesystem
-from plog.storage.live_log_dir import LiveLogDir
+from plog.storage.live_log_dir import DAMAGED_PARTITIONS_FILE, LiveLogDir
 from plog.storage.log import Log
 from plog.storage.log_dir import LogDir
 from plog.storage.log_files import LogFiles
@@ -191,6 +191,19 @@ def test_damage_in_a_cold_segment_is_remembered_over_a_clean_shutdown(
     manager.shutdown()
     again = start([dirs[0]])
     assert list(again.offline) == [A0]
+
+
+def test_damage_is_not_remembered_of_a_partition_created_again(
+    start: Start, dirs: list[Path]
+) -> None:
+    manager, log = with_one_log(start, 3)
+    manager.on_damage(log, "made to be damaged")
+    manager.delete(A0)
+    again = manager.create(A0, ID_B, SETTINGS)
+    assert again.log_dir == log.log_dir
+    manager.scheduler.run_due()
+    assert manager.get(A0) is again
+    assert not (dirs[0] / DAMAGED_PARTITIONS_FILE).exists()
 
 
 def test_reader_that_meets_damage_takes_the_partition_offline(
