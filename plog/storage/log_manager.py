@@ -691,9 +691,12 @@ class LogManager:
         with self._lock:
             if self._logs.get(log.topic_partition) is not log:
                 return
+            # Together: a deletion in between would find no partition.
             del self._logs[log.topic_partition]
+            self._offline[log.topic_partition] = reason
+            self._offline_dirs[log.topic_partition] = log.log_dir
         log.go_offline()
-        self.quarantine(log.topic_partition, log.log_dir, reason)
+        _log.error("%s is offline: %s", log.topic_partition, reason)
         self.scheduler.soon(log.drop)
         live = self._dirs[log.log_dir]
         remember = partial(self._remember_damage, live, log.topic_partition)

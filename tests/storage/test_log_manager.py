@@ -206,6 +206,23 @@ def test_damage_is_not_remembered_of_a_partition_created_again(
     assert not (dirs[0] / DAMAGED_PARTITIONS_FILE).exists()
 
 
+def test_partition_is_deleted_and_created_again_as_its_log_goes_offline(
+    start: Start, dirs: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manager, log = with_one_log(start, 3)
+
+    def delete_and_create() -> None:
+        manager.delete(A0)
+        manager.create(A0, ID_B, SETTINGS)
+
+    monkeypatch.setattr(log, "go_offline", delete_and_create)
+    manager.on_damage(log, "made to be damaged")
+    assert A0 not in manager.offline
+    found = manager.get(A0)
+    assert found is not None
+    assert found.topic_id == ID_B
+
+
 def test_reader_that_meets_damage_takes_the_partition_offline(
     start: Start, dirs: list[Path]
 ) -> None:
