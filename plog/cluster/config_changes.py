@@ -40,6 +40,10 @@ SWEEP_EVERY_MS = 60 * 1000
 class AppliedSettings(Protocol):
     """What configs are applied to; `settings.dynamic.DynamicSettings`."""
 
+    def topic(self, name: str, /) -> TopicSettings:
+        """Return the settings of a topic that are in force."""
+        ...
+
     def apply_topic(self, name: str, overrides: Mapping[str, str], /) -> TopicSettings:
         """Take these as all that is set for a topic."""
         ...
@@ -133,7 +137,8 @@ class ConfigChanges:
     def topic_settings(self, name: str) -> TopicSettings:
         """Read a topic's configs and apply them: its creation leaves no notice."""
         with self._applying:
-            return self._settings.apply_topic(name, self._read(ConfigEntity.topic(name)))
+            self._read_and_apply(ConfigEntity.topic(name))
+            return self._settings.topic(name)
 
     def refresh(self, entity: ConfigEntity) -> None:
         """Apply what is set now, before its notice is heard: for whoever has just written it."""

@@ -350,6 +350,16 @@ def test_notice_and_config_that_nobody_can_read_are_reported_and_passed_over(
     assert "are ignored" in caplog.text
 
 
+def test_topic_with_malformed_configs_keeps_those_in_force(
+    admin, embedded, settings, changes, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The controller's thread reads them, and ended."""
+    in_force = settings.topic("t")
+    embedded.set(T.path, b"junk")
+    assert changes.topic_settings("t") == in_force
+    assert f"configs at {T.path} are ignored" in caplog.text
+
+
 def test_configs_of_users_and_clients_go_to_whoever_wants_them(embedded, settings, clock) -> None:
     register(embedded, 0)
     heard = []
