@@ -43,7 +43,7 @@ class ConfigAdmin:
 
     Args:
         store: where configs are written.
-        settings: checks them, and knows what a list that is not set begins as.
+        settings: checks them, and gives the value that an unset list begins with.
         broker_id: this broker: the only one whose own configs it can check.
         written: told of each change once it is written, so that this broker obeys it
             before the answer; others hear of it by the notice.

@@ -254,7 +254,7 @@ class DropDeletions:
 
 @dataclass(frozen=True, slots=True)
 class ReadDeletions:
-    """Read again which deletions are asked for. Answered by DeletionsRead, later."""
+    """Read again which deletions are requested. Answered by DeletionsRead, later."""
 
 
 @dataclass(frozen=True, slots=True)

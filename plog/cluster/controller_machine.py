@@ -227,7 +227,7 @@ class ControllerMachine:
             self.context, self.context.brokers, told_as_deleted(self.context, name)
         )
         if self.deletions.pop(name, None) is not None:
-            # Its request is there still: of no topic, or of the next one of that name.
+            # The request still exists: for no topic, or for the next one with this name.
             effects.append(ReadDeletions())
         self.context.drop_topic(name)
         return effects

@@ -191,7 +191,11 @@ class ControllerStore:
             except NoNode:
                 allowed[name] = default
                 continue
-            text = znodes.decode_config(data).get("unclean.leader.election.enable")
+            try:
+                text = znodes.decode_config(data).get("unclean.leader.election.enable")
+            except MalformedNode as fault:
+                log.error("configs of topic %s are ignored: %s", name, fault)
+                text = None
             allowed[name] = default if text is None else text.lower() == "true"
         return allowed
 
@@ -273,7 +277,7 @@ class ControllerStore:
                 self._fenced([*(DeleteOp(path) for path in tail), topic_removals.count_removal()])
             except (NoNode, NotEmpty) as meanwhile:
                 log.info("retrying the removal of topic %s: %s", name, meanwhile)
-                # Without it no removal can be counted, and no retry would end.
+                # Without this node the removal cannot be counted, so every retry would fail.
                 self._store.ensure(znodes.DELETE_TOPICS)
                 continue
             return

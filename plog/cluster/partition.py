@@ -244,7 +244,7 @@ class Partition:
         A replica that has another log, or none, stays as it is.
         """
         with self._lock:
-            if self._log is old or self._log is moved:  # an order may have given it the new one
+            if self._log is old or self._log is moved:  # LeaderAndIsr may have set it
                 self._log = moved
                 self._apply_settings(moved)  # the old log may have got them as it was replaced
                 self._publish()

@@ -84,8 +84,8 @@ class ReplicaManager:
         logs: the log directories.
         metadata: tells a partition that is elsewhere from one that is nowhere.
         fence: shared with whatever else takes the controller's orders.
-        settings_of: reads the effective settings of a topic. `update_topic_settings` hears of
-            each read before it hears of any later change.
+        settings_of: reads the effective settings of a topic. Each read calls
+            `update_topic_settings` before any later change does.
         on_change: told of each partition whose waiters should look again.
         log_dir_failed: has the controller ask which replicas this broker can serve.
         fetchers: who follows leaders elsewhere; None in a cluster of one.
@@ -504,7 +504,7 @@ class ReplicaManager:
     def on_damage(self, topic_partition: TopicPartition, reason: str) -> None:
         """Take one replica offline whose bytes are damaged, and have the controller told.
 
-        Not if its log was deleted since: the partition may have been created again.
+        Does nothing if the log was deleted since: the partition may have been created again.
         """
         with self._lock:
             if topic_partition not in self._logs.offline:

@@ -195,7 +195,7 @@ class GroupCoordinator:
     def _forget_deleted_topics(
         self, group: Group, offsets: Iterable[tuple[TopicPartition, CommittedOffset | None]]
     ) -> None:
-        """Delete offsets of deleted topics that these commits have kept, or applied too late."""
+        """Delete offsets of deleted topics that these commits have delayed, or applied late."""
         if not self.shards.is_closed and self.endings.may_be_of_deleted_topics(group, offsets):
             self.shards.spawn(self.endings.forget_deleted_topics(group))
 

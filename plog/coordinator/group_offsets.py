@@ -114,10 +114,10 @@ class GroupOffsets:
                     offsets[at] = Placed(known, position)
 
     def of_deleted_topics(self, is_deleted: Callable[[uuid.UUID], bool]) -> list[TopicPartition]:
-        """Return the partitions of which all offsets belong to deleted topics.
+        """Return the partitions whose offsets all belong to deleted topics.
 
         A deletion removes all offsets before it. So it must wait while a commit is being written,
-        or while an offset of the next topic with that name is pending. If that one is committed,
+        or while an offset of the next topic with that name is pending. If that offset is committed,
         there is nothing to delete: it is later in the log than the offsets of the deleted topic.
         """
         deleted: dict[TopicPartition, None] = {}

@@ -116,11 +116,11 @@ class DynamicSettings:
         return self._broker
 
     def static(self) -> BrokerSettings:
-        """Return the broker's settings as the file has them."""
+        """Return the broker's settings from the file."""
         return self._static
 
     def cluster_default(self) -> BrokerSettings:
-        """Return the broker's settings of now without those that are set for it alone."""
+        """Return the broker's settings of now without this broker's own."""
         return type(self._static)({**self._static.given, **self._cluster_default})
 
     def topic(self, name: str) -> TopicSettings:

@@ -691,7 +691,7 @@ class LogManager:
         with self._lock:
             if self._logs.get(log.topic_partition) is not log:
                 return
-            # Together: a deletion in between would find no partition.
+            # Under one lock: a deletion in between would find no partition.
             del self._logs[log.topic_partition]
             self._offline[log.topic_partition] = reason
             self._offline_dirs[log.topic_partition] = log.log_dir

@@ -5,7 +5,7 @@ that a crash finds the one or the other. How bytes are copied is `replica_copy`'
 Never decides what moves where, and knows no queue: `move` returns when it is done.
 
 A deletion removes the copies of its partition before the log's own directory. Otherwise
-the next start would take a copy that is left alone for an unfinished move, and adopt it.
+the next start would take a copy without its log for an unfinished move, and adopt it.
 
 Locks: `_lock` guards `moving` only. The log manager's `placement_lock` is held while a
 copy takes its log's place, and the log's own within it. It guards `_copies` too.
@@ -212,24 +212,25 @@ class LogMoves:
     def _discard(self, copy: ReplicaCopy, log: Log, target: LiveLogDir) -> None:
         """Remove a copy, unless it may be all that a crash leaves: the next start knows."""
         source = self._logs.dirs[log.log_dir]
-        if not self._is_kept(copy) or not self._fs.is_directory(copy.target):
-            return
-        if not self._fs.is_directory(log.directory):
+        if not self._is_kept(copy) or not self._fs.is_directory(log.directory):
             return
         if source.guarded(source.sync_names):  # the log may have just got its name back
             self._logs.do_later(target, partial(self._remove, copy.target), 0)
 
     def _is_kept(self, copy: ReplicaCopy) -> bool:
-        """Tell whether no deletion has removed a copy. Waits for one that is under way."""
+        """Return whether no deletion has removed a copy. Waits for one that is under way."""
         with self._logs.placement_lock:
             return copy.target in self._copies
 
     def _remove(self, directory: Path) -> None:
-        """Remove a copy, if it is kept. Raises OSError."""
+        """Remove a copy, unless a deletion has. Raises OSError."""
         with self._logs.placement_lock:
             if directory not in self._copies:
                 return
             tp, slot, target = self._copies[directory]
+            if not self._fs.is_directory(directory):  # it was removed by hand
+                del self._copies[directory]
+                return
             leaving = target.put_away(directory, tp)
             del self._copies[directory]
         self._logs.remove_tree_later(target, leaving, 0)

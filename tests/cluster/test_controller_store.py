@@ -197,6 +197,13 @@ def test_what_nobody_can_read_is_left_alone(nodes, embedded, caplog) -> None:
     assert embedded.children("/log_dir_event_notification") == []
 
 
+def test_malformed_configs_leave_unclean_elections_at_the_default(nodes, embedded, caplog) -> None:
+    embedded.create("/config/topics/a", b"junk", make_parents=True)
+    assert nodes.read_unclean(["a"], default=False) == {"a": False}
+    assert nodes.read_unclean(["a"], default=True) == {"a": True}
+    assert "configs of topic a are ignored" in caplog.text
+
+
 def test_unclean_elections_are_allowed_by_topic_or_by_default(nodes, embedded) -> None:
     embedded.create(
         "/config/topics/yes",

@@ -617,6 +617,23 @@ def test_deletion_waits_for_a_copy_that_cannot_be_removed(
     assert start().get(A0) is None
 
 
+def test_copy_that_was_removed_by_hand_does_not_delay_the_deletion(
+    start: Start, dirs: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manager, _ = with_one_log(start, 3)
+
+    def remove_copy(copy: ReplicaCopy) -> None:
+        shutil.rmtree(copy.target)
+        raise OSError(errno.ENOSPC, "full")
+
+    monkeypatch.setattr(ReplicaCopy, "finish", remove_copy)
+    with pytest.raises(KafkaStorageError, match="cannot be moved"):
+        LogMoves(manager, Filesystem()).move(A0, dirs[1])
+    manager.delete(A0)
+    assert manager.get(A0) is None
+    assert not (dirs[0] / "a-0").exists()
+
+
 def test_copy_in_a_failed_directory_does_not_delay_the_deletion(
     start: Start, dirs: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
