@@ -26,6 +26,9 @@ from tests.hostile.verdicts import Fate, verdict
 from tests.hostile.watch import MIB, LogLines, Siege
 from tests.servers import BrokerProcess
 
+MOST_PARTITIONS = 1000
+"""A damaged request may ask for so many of a topic."""
+
 # One stream, and what the line says with which its connection is closed.
 CLOSING: dict[str, tuple[frames.Attack, str]] = {
     "size -1": (size(-1), "request of negative size -1"),

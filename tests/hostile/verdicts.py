@@ -6,12 +6,14 @@ The readable codec judges, which shares no line with the one that brokers decode
 from __future__ import annotations
 
 import struct
+from contextlib import suppress
 from enum import Enum
 from typing import Final, NamedTuple
 
 from plog._reference import codec
 from plog.errors import InvalidRequest
 from plog.handlers.registry import load
+from plog.handlers.topics import MAX_NEW_PARTITIONS
 from plog.protocol import framing
 from plog.protocol.api_keys import ApiKey
 from tests.hostile.frames import LARGEST
@@ -20,6 +22,9 @@ PREFIX = struct.Struct(">i")
 HEADER_BYTES = 8
 MAY_WAIT: Final = {ApiKey.FETCH, ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP}
 """For records and for other members: longer than a test would."""
+
+COUNTS: Final = {ApiKey.CREATE_TOPICS: "num_partitions", ApiKey.CREATE_PARTITIONS: "count"}
+"""By API, which field of a request's topics says how many partitions they are to have."""
 
 
 class Fate(Enum):
@@ -52,6 +57,23 @@ def verdict(stream: bytes) -> Verdict:
     found = _of_frame(frame)
     is_alone = PREFIX.size + size == len(stream)
     return Verdict(Fate.OPEN) if found.fate is Fate.ANSWERED and not is_alone else found
+
+
+def most_partitions(stream: bytes) -> int:
+    """Return the most partitions that the requests of a stream may give a topic."""
+    most = 0
+    while len(stream) > PREFIX.size + HEADER_BYTES:
+        (size,) = PREFIX.unpack_from(stream)
+        frame, stream = stream[PREFIX.size :][: max(size, 0)], stream[PREFIX.size + max(size, 0) :]
+        with suppress(InvalidRequest):
+            header, pos = framing.decode_request_header(frame)
+            handler = load().get(header.api_key)
+            if handler is not None and header.api_key in COUNTS:
+                request, _ = codec.decode(handler.request, header.api_version, frame, pos)
+                count = COUNTS[ApiKey(header.api_key)]
+                asked = [getattr(topic, count) for topic in request.topics]
+                most = max([most, *(one for one in asked if one <= MAX_NEW_PARTITIONS)])
+    return most
 
 
 def _of_frame(frame: bytes) -> Verdict:
