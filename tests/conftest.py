@@ -92,6 +92,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--compatibility", action="store_true", help="write docs/COMPATIBILITY.md from the results"
     )
+    parser.addoption(
+        "--rewrite",
+        action="store_true",
+        help="record what scenarios reply and what transcripts show now",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:

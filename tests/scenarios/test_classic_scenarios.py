@@ -16,4 +16,4 @@ SCENARIOS = sorted((Path(__file__).parent / "classic_groups").glob("*.txt"))
 def test_classic_group_scenario_plays_as_written(
     path: Path, request: pytest.FixtureRequest
 ) -> None:
-    run(path, ClassicScript(), rewrite=request.config.getoption("--rewrite", default=False))
+    run(path, ClassicScript(), rewrite=request.config.getoption("--rewrite"))

@@ -16,4 +16,4 @@ SCENARIOS = sorted((Path(__file__).parent / "consumer_groups").glob("*.txt"))
 def test_consumer_group_scenario_plays_as_written(
     path: Path, request: pytest.FixtureRequest
 ) -> None:
-    run(path, ConsumerScript(), rewrite=request.config.getoption("--rewrite", default=False))
+    run(path, ConsumerScript(), rewrite=request.config.getoption("--rewrite"))

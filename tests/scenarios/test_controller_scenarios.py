@@ -14,4 +14,4 @@ SCENARIOS = sorted((Path(__file__).parent / "controller").glob("*.txt"))
 
 @pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
 def test_controller_scenario_plays_as_written(path: Path, request: pytest.FixtureRequest) -> None:
-    run(path, ControllerScript(), rewrite=request.config.getoption("--rewrite", default=False))
+    run(path, ControllerScript(), rewrite=request.config.getoption("--rewrite"))

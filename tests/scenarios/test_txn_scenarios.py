@@ -14,4 +14,4 @@ SCENARIOS = sorted((Path(__file__).parent / "transactions").glob("*.txt"))
 
 @pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
 def test_transaction_scenario_plays_as_written(path: Path, request: pytest.FixtureRequest) -> None:
-    run(path, TxnScript(), rewrite=request.config.getoption("--rewrite", default=False))
+    run(path, TxnScript(), rewrite=request.config.getoption("--rewrite"))

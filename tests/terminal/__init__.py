@@ -1,0 +1,1 @@
+"""What an operator types into a terminal, and the text that it shows."""

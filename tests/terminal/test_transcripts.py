@@ -1,0 +1,64 @@
+"""Plays each transcript against a broker of its own. `--rewrite` records the text that is shown."""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT
+from tests.servers import BrokerProcess, free_port
+from tests.terminal.terminal import Terminal
+from tests.terminal.transcript import Step, Transcript
+
+PATHS = sorted((Path(__file__).parent / "transcripts").glob("*.txt"))
+
+
+@pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
+def test_terminal_shows_what_the_transcript_says(path: Path, tmp_path: Path, request) -> None:
+    transcript = Transcript(path)
+    page = f"127.0.0.1:{free_port()}"
+    overrides: dict[str, object] = {
+        "auto.create.topics.enable": "false",
+        "group.initial.rebalance.delay.ms": 0,
+        "offsets.topic.num.partitions": 5,
+        "transaction.state.log.num.partitions": 5,
+        "metrics.listener": page,
+    }
+    overrides.update(option.split("=", 1) for option in transcript.options("broker"))
+    directory, binaries, brokers = (tmp_path / name for name in ("home", "bin", "broker"))
+    for made in (directory, binaries, brokers):
+        made.mkdir()
+    plog = binaries / "plog"
+    plog.write_text(f'#!/bin/sh\nexec {sys.executable} -m plog "$@"\n')
+    plog.chmod(0o755)
+    with ExitStack() as ended, BrokerProcess(brokers, overrides=overrides) as broker:
+        environment = {
+            **os.environ,
+            "PATH": f"{binaries}{os.pathsep}{os.environ['PATH']}",
+            "PYTHONPATH": str(ROOT),
+            "HOME": str(directory),
+            "PLOG_BOOTSTRAP_SERVER": broker.bootstrap,
+            "PLOG_METRICS": page,
+        }
+        environment.pop("COLUMNS", None)
+        places = {broker.bootstrap: "127.0.0.1:9092", page: "127.0.0.1:9095", str(directory): "~"}
+
+        def run(step: Step) -> list[str]:
+            terminal = Terminal(step.command, directory, environment)
+            ended.callback(terminal.close)
+            if step.is_background:
+                return []
+            for line in step.typed:
+                terminal.answer(line)
+            status = terminal.wait()
+            text = terminal.text
+            for place, shown in places.items():
+                text = text.replace(place, shown)
+            lines = text.split("\n") if text else []
+            return [*lines, f"[status {status}]"] if status else lines
+
+        transcript.play(run, rewrite=request.config.getoption("--rewrite"))
