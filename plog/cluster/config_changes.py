@@ -38,26 +38,26 @@ SWEEP_EVERY_MS = 60 * 1000
 
 
 class AppliedSettings(Protocol):
-    """What configs are applied to; `settings.dynamic.DynamicSettings`."""
+    """The settings that configs change; `settings.dynamic.DynamicSettings`."""
 
     def topic(self, name: str, /) -> TopicSettings:
-        """Return the settings of a topic that are in force."""
+        """Return the settings of a topic."""
         ...
 
-    def apply_topic(self, name: str, overrides: Mapping[str, str], /) -> TopicSettings:
-        """Take these as all that is set for a topic."""
+    def apply_topic(self, name: str, overrides: Mapping[str, str], /) -> None:
+        """Replace the overrides of a topic."""
         ...
 
     def apply_group(self, name: str, overrides: Mapping[str, str], /) -> None:
-        """Take these as all that is set for a group."""
+        """Replace the overrides of a group."""
         ...
 
     def apply_broker(self, configs: Mapping[str, str], /) -> None:
-        """Take these as all that is set for this broker."""
+        """Replace the settings of this broker."""
         ...
 
     def apply_cluster_default(self, configs: Mapping[str, str], /) -> None:
-        """Take these as all that is set for every broker."""
+        """Replace the settings of all brokers."""
         ...
 
 

@@ -252,11 +252,11 @@ class DynamicSettings:
             self._renew()
         self._tell()
 
-    def apply_topic(self, name: str, overrides: Mapping[str, str]) -> TopicSettings:
-        """Take `overrides` for all that is set for a topic, and return its settings.
+    def apply_topic(self, name: str, overrides: Mapping[str, str]) -> None:
+        """Replace the overrides of a topic, and call its listeners with the new settings.
 
-        What is wrong was not checked by whoever wrote it; it is logged and left out.
-        An empty mapping, as for a topic that is gone, forgets the topic.
+        Logs and omits malformed values: the store may hold some that no broker has checked.
+        An empty mapping, as for a deleted topic, forgets the topic.
         """
         with self._lock:
             # Readers take no lock: what a topic has stays until there is something else.
@@ -270,10 +270,9 @@ class DynamicSettings:
         settings = self.topic(name)
         for listener in self._topic_listeners:
             listener(name, settings)
-        return settings
 
     def apply_group(self, name: str, overrides: Mapping[str, str]) -> None:
-        """Take `overrides` for all that is set for a group, as `apply_topic` does for a topic."""
+        """Replace the overrides of a group, as `apply_topic` does for a topic."""
         with self._lock:
             if overrides:
                 self._told_groups[name] = dict(overrides)

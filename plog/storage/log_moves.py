@@ -132,7 +132,9 @@ class LogMoves:
                     raise KafkaStorageError(f"{tp} has moved to {target.path}, which has failed")
         except OSError as error:
             if not self._is_kept(copy):
-                raise KafkaStorageError(f"{tp} was deleted during its move") from error
+                raise KafkaStorageError(
+                    f"{tp} was deleted or went offline during its move"
+                ) from error
             target.note(error)
             self._discard(copy, log, target)
             raise KafkaStorageError(f"{tp} cannot be moved: {error}") from error
@@ -168,7 +170,7 @@ class LogMoves:
     def _check_served(self, log: Log) -> None:
         tp = log.topic_partition
         if self._logs.get(tp) is not log:
-            raise KafkaStorageError(f"{tp} was deleted during its move")
+            raise KafkaStorageError(f"{tp} was deleted or went offline during its move")
 
     def _swap(self, log: Log, source: LiveLogDir, copy: ReplicaCopy, target: LiveLogDir) -> Log:
         """Put the copy in the log's place. A crash before the first rename undoes the move;

@@ -507,7 +507,7 @@ def test_copy_of_a_log_that_is_deleted_meanwhile_goes(
 
     with monkeypatch.context() as patched:
         call_in_copy(patched, moment, delete)
-        with pytest.raises(KafkaStorageError, match="deleted during its move"):
+        with pytest.raises(KafkaStorageError, match="deleted or went offline during its move"):
             LogMoves(manager, Filesystem()).move(A0, dirs[1])
     assert manager.live_log_dirs == dirs
     assert not list(dirs[1].glob("a-0*-future"))
@@ -644,6 +644,6 @@ def test_copy_in_a_failed_directory_does_not_delay_the_deletion(
         manager.delete(A0)
 
     call_in_copy(monkeypatch, "begin", fail_and_delete)
-    with pytest.raises(KafkaStorageError, match="deleted during its move"):
+    with pytest.raises(KafkaStorageError, match="deleted or went offline during its move"):
         LogMoves(manager, Filesystem()).move(A0, dirs[1])
     assert not (dirs[0] / "a-0").exists()
