@@ -79,7 +79,7 @@ from plog.storage.log_moves import LogMoves
 from plog.types import TopicPartition
 
 if TYPE_CHECKING:
-    from plog.ops.metrics_page import MetricsPage
+    from plog.ops.broker_pages import BrokerPages
 
 log = logging.getLogger(__name__)
 
@@ -111,7 +111,7 @@ class Broker:
         self._bound: list[BoundListener] = []
         self._broker_epoch = -1
         self._loading: LogManager | None = None
-        self._metrics: MetricsPage | None = None
+        self._pages: BrokerPages | None = None
         self._reactor: Reactor | None = None
         self._disks_lost = asyncio.Event()
         # Undoes what has been started, the last thing first.
@@ -130,8 +130,8 @@ class Broker:
     @property
     def metrics_port(self) -> int:
         """Where the metrics page is, once started with one."""
-        assert self._metrics is not None
-        return self._metrics.port
+        assert self._pages is not None
+        return self._pages.port
 
     @property
     def reactor_stats(self) -> ReactorStats:
@@ -183,7 +183,7 @@ class Broker:
             clock=self._clock,
         )
         undo.callback(found.unlock)
-        metrics_socket = self._claim_addresses()
+        self._claim_addresses()
         known = found.identity
         store = EmbeddedStore([log_dir.path for log_dir in found.locked], clock=self._clock)
         undo.callback(store.close)
@@ -364,8 +364,8 @@ class Broker:
         undo.callback(purgatory.close)
         undo.callback(groups.stop_serving)
         # Whoever finds that clients are let in may look at the page.
-        if metrics_socket is not None:
-            self._serve_metrics(metrics_socket, reactor, dispatcher, services)
+        if self._pages is not None:
+            self._open_metrics(self._pages, reactor, dispatcher, services)
         for bound in self._bound:
             listen_on(bound, self._static.socket_listen_backlog_size)
             control_plane.add_listener(bound)
@@ -373,9 +373,11 @@ class Broker:
         reactor.start()
         control_plane.start()
         logs.broker_started()
+        if self._pages is not None:
+            self._pages.set_ready()
 
-    def _claim_addresses(self) -> socket.socket | None:
-        """Bind every address, or say at once that one cannot be had; return that of the metrics.
+    def _claim_addresses(self) -> None:
+        """Bind every address, or say at once that one cannot be had; serve the metrics' address.
 
         Hosts that settings cap are resolved for the same reason. Nobody is let in: until the broker
         is ready, clients are to be refused and try again, not to wait in a backlog for as long as a
@@ -383,24 +385,38 @@ class Broker:
         """
         undo = self._running
         address = self._static.metrics_listener
-        metrics = None
         if address is not None:
             metrics = bind(METRICS_LISTENER, address.host, address.port)
             undo.callback(metrics.close)
+            self._serve_pages(metrics)
         self._bound = bind_listeners(self._listeners)
         undo.callback(_close_sockets, self._bound)
         self._caps = cap_by_address(self._static.max_connections_per_ip_overrides)
-        return metrics
 
-    def _serve_metrics(
+    def _serve_pages(self, bound: socket.socket) -> None:
+        # Imported only by brokers that serve the pages.
+        from plog.ops.broker_pages import BrokerPages
+        from plog.ops.probes import Probes
+
+        probes = Probes(
+            asyncio.get_running_loop(),
+            network_answers=self.is_alive,
+            progress=lambda: self.loading_progress,
+            log_dirs_left=lambda: 0 if self._loading is None else len(self._loading.live_log_dirs),
+        )
+        listen(METRICS_LISTENER, bound, METRICS_BACKLOG)
+        pages = self._pages = BrokerPages(bound, probes)
+        pages.start()
+        self._running.push_async_callback(asyncio.to_thread, pages.stop)
+
+    def _open_metrics(
         self,
-        bound: socket.socket,
+        pages: BrokerPages,
         reactor: Reactor,
         dispatcher: Dispatcher,
         services: Services,
     ) -> None:
-        # For those who want the page.
-        from plog.ops.metrics_page import MetricsPage, Sources
+        from plog.ops.metrics.page import Sources
 
         sources = Sources(
             reactor,
@@ -411,10 +427,8 @@ class Broker:
             services.clock,
             services.replicas.disks.counts_as_slow,
         )
-        listen(METRICS_LISTENER, bound, METRICS_BACKLOG)
-        page = self._metrics = MetricsPage(bound, sources)
-        page.start()
-        self._running.push_async_callback(asyncio.to_thread, page.stop)
+        pages.open_metrics(sources)
+        self._running.push_async_callback(asyncio.to_thread, pages.close_metrics)
 
     def _broker_node(self) -> BrokerNode:
         """Return what the registration says of this broker."""

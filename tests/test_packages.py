@@ -484,7 +484,9 @@ class Installed:
         """What its metrics page says."""
         address = f"http://127.0.0.1:{self.metrics_port}/metrics?name[]=plog_build_info"
         with urllib.request.urlopen(address, timeout=60) as answer:
-            (version,) = re.findall(r'\{version="(.*)"\} 1$', answer.read().decode(), re.MULTILINE)
+            (version,) = re.findall(
+                r'\{version="(.*)"\} 1\.0$', answer.read().decode(), re.MULTILINE
+            )
         return version
 
 

@@ -1,22 +1,28 @@
-"""Serves one page over HTTP, at one path of a listening socket.
+"""Serves a few pages over HTTP on a listening socket.
 
-Owns the sockets and the small part of HTTP that metrics readers use: one GET or HEAD request per
-connection. Knows nothing about the contents of the page. One thread does everything and never
-blocks on a client: each connection has one deadline, the oldest is closed when there are too many,
-and pages are created one after another.
+Owns the sockets and the small part of HTTP that readers of metrics and health checks use: one GET
+or HEAD request per connection. Knows nothing about the contents of the pages. One thread serves all
+sockets and never blocks on a client: each connection has one deadline, and the oldest is closed
+when there are too many. Each page has a thread that creates it, so a page that takes long delays no
+other. Requests for the same page are answered one after another.
 """
 
 from __future__ import annotations
 
 import errno
+import io
 import logging
+import queue
 import selectors
 import socket
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections import deque
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from http import HTTPStatus
+from http.client import HTTPException, parse_headers
+from typing import NamedTuple
 from urllib.parse import parse_qs, urlsplit
 
 from plog._native.files import NO_RESOURCES
@@ -26,16 +32,37 @@ log = logging.getLogger(__name__)
 READERS = 16
 READER_TIMEOUT_S = 10.0
 STOP_S = 2.0
-"""How long `stop` waits for a page that is being created."""
+"""How long `stop` waits for the thread that serves the sockets."""
 HEAD_BYTES = 8192
 REST_S = 0.1
 """Pause of accepting when no descriptors are left and no connection can be closed."""
 SHORT_OF = NO_RESOURCES | {errno.ENOBUFS}
 NOT_HTTP = "not an HTTP request\n"
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+TEXT = "text/plain; charset=utf-8"
 
-Page = Callable[[Collection[str]], str]
-"""Creates the page with the named metrics only; with all if none is named."""
+
+class Request(NamedTuple):
+    """What a reader asks of a page.
+
+    Attributes:
+        names: values of `name[]` in the query.
+        accept: the Accept header; empty if there is none.
+    """
+
+    names: Collection[str] = ()
+    accept: str = ""
+
+
+class Page(NamedTuple):
+    """The response to a request."""
+
+    body: bytes
+    content_type: str = TEXT
+    status: HTTPStatus = HTTPStatus.OK
+
+
+Pages = Mapping[str, Callable[[Request], Page]]
+"""Creates pages, by path. Each function has its own thread and may block."""
 
 
 class _Reader:
@@ -43,12 +70,59 @@ class _Reader:
         self.socket = connected
         self.deadline_s = deadline_s
         self.head = b""
+        self.is_waiting = False
+        """Whether its page is being created, or is about to be."""
         self.unsent: memoryview | None = None
-        """Unsent part of the response; None while the request head is incomplete."""
+        """Unsent part of the response; None before there is one."""
+
+
+class _Asked(NamedTuple):
+    reader: _Reader
+    request: Request
+    has_body: bool
+
+
+class _Creator:
+    """Creates one page in a thread, one request after another."""
+
+    def __init__(
+        self,
+        path: str,
+        create: Callable[[Request], Page],
+        is_open: Callable[[_Reader], bool],
+        done: Callable[[_Reader, bytes], None],
+    ) -> None:
+        self._path, self._create = path, create
+        self._is_open, self._done = is_open, done
+        self._asked: queue.SimpleQueue[_Asked | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name=f"page {path}", daemon=True)
+        self._thread.start()
+
+    def ask(self, asked: _Asked) -> None:
+        """Create the page for a reader soon."""
+        self._asked.put(asked)
+
+    def stop(self) -> None:
+        """End after the pages that were asked for; do not wait."""
+        self._asked.put(None)
+
+    def _run(self) -> None:
+        while (asked := self._asked.get()) is not None:
+            if self._is_open(asked.reader):
+                self._done(asked.reader, self._response(asked))
+
+    def _response(self, asked: _Asked) -> bytes:
+        try:
+            page = self._create(asked.request)
+        except Exception as error:  # noqa: BLE001 - a bug must not end the thread
+            log.error("cannot create the page %s: %r", self._path, error)
+            text = "cannot create the page; see the broker's log\n"
+            page = Page(text.encode(), TEXT, HTTPStatus.INTERNAL_SERVER_ERROR)
+        return _encode(page, has_body=asked.has_body)
 
 
 class PageServer:
-    """Serves a page from `start` to `stop`.
+    """Serves pages from `start` to `stop`.
 
     Args:
         listening: the server closes it.
@@ -57,32 +131,57 @@ class PageServer:
     def __init__(
         self,
         listening: socket.socket,
-        path: str,
-        page: Page,
+        pages: Pages,
         *,
-        most_readers: int = READERS,
+        max_readers: int = READERS,
         timeout_s: float = READER_TIMEOUT_S,
     ) -> None:
         listening.setblocking(False)
         self._listening = listening
-        self._path, self._page = path, page
-        self._most_readers, self._timeout_s = most_readers, timeout_s
+        self._pages = pages
+        self._creators: dict[str, _Creator] = {}
+        self._created: deque[tuple[_Reader, bytes]] = deque()
+        self._wake, self._waker = socket.socketpair()
+        for end in (self._wake, self._waker):
+            end.setblocking(False)
+        self._max_readers, self._timeout_s = max_readers, timeout_s
         self._readers: dict[socket.socket, _Reader] = {}  # the oldest first
         self._selector = selectors.DefaultSelector()
         self._selector.register(listening, selectors.EVENT_READ)
+        self._selector.register(self._wake, selectors.EVENT_READ)
         self._stopping = False
-        self._thread = threading.Thread(target=self._run, name="metrics page", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="pages", daemon=True)
 
     def start(self) -> None:
-        """Start serving the page, in its own thread."""
+        """Start serving the pages, in threads."""
+        self._creators = {
+            path: _Creator(path, create, self._is_open, self._done)
+            for path, create in self._pages.items()
+        }
         self._thread.start()
 
     def stop(self) -> None:
-        """Close all sockets after the current page; wait at most STOP_S for that."""
+        """Close all sockets; pages that are being created are dropped."""
         self._stopping = True
-        with suppress(OSError):  # stopped before
-            self._listening.shutdown(socket.SHUT_RDWR)  # wakes the thread
+        for creator in self._creators.values():
+            creator.stop()
+        self._knock()
         self._thread.join(STOP_S)
+
+    def _knock(self) -> None:
+        with suppress(OSError):  # it is full, or the server has stopped
+            self._waker.send(b"\0")
+
+    # -- called by the threads that create pages
+
+    def _is_open(self, reader: _Reader) -> bool:
+        return reader.socket in self._readers
+
+    def _done(self, reader: _Reader, response: bytes) -> None:
+        self._created.append((reader, response))
+        self._knock()
+
+    # -- the sockets
 
     def _run(self) -> None:
         while not self._stopping:
@@ -90,7 +189,8 @@ class PageServer:
         for reader in list(self._readers.values()):
             self._close(reader)
         self._selector.close()
-        self._listening.close()
+        for ours in (self._listening, self._wake, self._waker):
+            ours.close()
 
     def _turn(self) -> None:
         oldest = next(iter(self._readers.values()), None)
@@ -99,16 +199,28 @@ class PageServer:
             if key.fileobj is self._listening:
                 self._accept()
                 continue
+            if key.fileobj is self._wake:
+                self._wake.recv(HEAD_BYTES)
+                continue
             reader = key.data
             if reader.socket in self._readers:  # not closed meanwhile for another one
-                try:
-                    self._go_on(reader)
-                except BlockingIOError:
-                    pass
-                except OSError:
-                    self._close(reader)
+                self._guard(reader, self._go_on)
+        while self._created:
+            reader, response = self._created.popleft()
+            if reader.socket in self._readers:
+                reader.unsent = memoryview(response)
+                self._selector.modify(reader.socket, selectors.EVENT_WRITE, reader)
+                self._guard(reader, self._send)
         now_s = time.monotonic()
         for reader in [one for one in self._readers.values() if one.deadline_s <= now_s]:
+            self._close(reader)
+
+    def _guard(self, reader: _Reader, step: Callable[[_Reader], None]) -> None:
+        try:
+            step(reader)
+        except BlockingIOError:
+            pass
+        except OSError:
             self._close(reader)
 
     def _accept(self) -> None:
@@ -119,7 +231,7 @@ class PageServer:
                 time.sleep(REST_S)
             return
         connected.setblocking(False)
-        if len(self._readers) == self._most_readers:
+        if len(self._readers) == self._max_readers:
             self._close_oldest()
         reader = _Reader(connected, time.monotonic() + self._timeout_s)
         self._readers[connected] = reader
@@ -143,13 +255,12 @@ class PageServer:
         received = reader.socket.recv(HEAD_BYTES)
         if not received:
             self._close(reader)
-        elif reader.unsent is None:
+        elif reader.unsent is None and not reader.is_waiting:
             reader.head += received
             is_whole = b"\r\n\r\n" in reader.head or b"\n\n" in reader.head
             if is_whole or len(reader.head) >= HEAD_BYTES:
-                reader.unsent = memoryview(self._respond(reader.head if is_whole else b""))
-                self._selector.modify(reader.socket, selectors.EVENT_WRITE, reader)
-                self._send(reader)
+                reader.is_waiting = True
+                self._respond(reader, reader.head if is_whole else b"")
 
     def _send(self, reader: _Reader) -> None:
         assert reader.unsent is not None
@@ -161,34 +272,37 @@ class PageServer:
             reader.socket.shutdown(socket.SHUT_WR)
             self._selector.modify(reader.socket, selectors.EVENT_READ, reader)
 
-    def _respond(self, head: bytes) -> bytes:
-        words = head.partition(b"\n")[0].decode("latin-1").rstrip("\r").split(" ")
+    def _respond(self, reader: _Reader, head: bytes) -> None:
+        line, _, rest = head.partition(b"\n")
+        words = line.decode("latin-1").rstrip("\r").split(" ")
         try:
             method, target, version = words
             asked = urlsplit(target)
-        except ValueError:
-            return _response(HTTPStatus.BAD_REQUEST, NOT_HTTP)
+            headers = parse_headers(io.BytesIO(rest))
+        except (ValueError, HTTPException):
+            version = ""
         if not version.startswith("HTTP/"):
-            return _response(HTTPStatus.BAD_REQUEST, NOT_HTTP)
-        if asked.path != self._path:
-            return _response(HTTPStatus.NOT_FOUND, f"the page is at {self._path}\n")
-        if method not in ("GET", "HEAD"):
+            self._refuse(reader, HTTPStatus.BAD_REQUEST, NOT_HTTP)
+        elif asked.path not in self._creators:
+            places = ", ".join(self._pages)
+            self._refuse(reader, HTTPStatus.NOT_FOUND, f"no such page; the pages are {places}\n")
+        elif method not in ("GET", "HEAD"):
             allowed = "Allow: GET, HEAD\r\n"
-            return _response(HTTPStatus.METHOD_NOT_ALLOWED, "use GET\n", more=allowed)
-        try:
-            text = self._page(parse_qs(asked.query).get("name[]", ()))
-        except Exception as error:  # noqa: BLE001 - a bug must not end the server
-            log.error("cannot create the page %s: %r", self._path, error)
-            return _response(
-                HTTPStatus.INTERNAL_SERVER_ERROR, "cannot create the page; see the broker's log\n"
-            )
-        return _response(HTTPStatus.OK, text, has_body=method == "GET")
+            self._refuse(reader, HTTPStatus.METHOD_NOT_ALLOWED, "use GET\n", more=allowed)
+        else:
+            names = parse_qs(asked.query).get("name[]", ())
+            request = Request(names, ",".join(headers.get_all("Accept", ())))
+            self._creators[asked.path].ask(_Asked(reader, request, method == "GET"))
+
+    def _refuse(self, reader: _Reader, status: HTTPStatus, text: str, *, more: str = "") -> None:
+        page = Page(text.encode(), TEXT, status)
+        self._created.append((reader, _encode(page, more=more)))
 
 
-def _response(status: HTTPStatus, text: str, *, more: str = "", has_body: bool = True) -> bytes:
-    body = text.encode(errors="replace")
+def _encode(page: Page, *, more: str = "", has_body: bool = True) -> bytes:
     head = (
-        f"HTTP/1.1 {status.value} {status.phrase}\r\nContent-Type: {CONTENT_TYPE}\r\n"
-        f"Content-Length: {len(body)}\r\nConnection: close\r\n{more}\r\n"
+        f"HTTP/1.1 {page.status.value} {page.status.phrase}\r\n"
+        f"Content-Type: {page.content_type}\r\n"
+        f"Content-Length: {len(page.body)}\r\nConnection: close\r\n{more}\r\n"
     )
-    return head.encode() + body if has_body else head.encode()
+    return head.encode() + page.body if has_body else head.encode()

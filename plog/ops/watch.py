@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from plog.ops.metrics_page import BUILD, FAST, PATH
+from plog.ops.metrics.families import BUILD, FAST, PATH
 
 PERCENTILES = (0.5, 0.99, 0.999)
 READ_TIMEOUT_S = 10.0

@@ -90,8 +90,8 @@ class NetworkKeys(Settings):
     metrics_listener = key(
         "metrics.listener",
         ADDRESS,
-        "plog's own. Address of the Prometheus metrics page, as host:port; empty "
-        "for none. The page has no authentication.",
+        "plog's own. Address of the metrics page for Prometheus and of the health "
+        "checks, as host:port; empty for none. The pages have no authentication.",
         default=None,
     )
     max_connections = key(

@@ -21,11 +21,17 @@ from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
-from prometheus_client import ProcessCollector
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client.metrics_core import Metric
+from prometheus_client.openmetrics import parser as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
+from plog import __version__
+from plog._native.reactor import Reactor
 from plog.client.admin import Admin
-from plog.ops import metrics_page, watch
+from plog.ops import watch
+from plog.ops.metrics import coordinators, disks, network, topics
+from plog.ops.metrics.families import BUILD, Collector, Family, TimesFamily, label
 from plog.ops.watch import Reading, Watch
 from plog.protocol.messages.api_versions import ApiVersionsRequest
 from plog.types import TopicPartition
@@ -351,6 +357,17 @@ def test_page_may_be_asked_for_some_names_only(broker: Measured, wire: Speaker) 
     assert found.value("plog_partitions", topic="some.names") == 1
     assert found.value(count, api="CreateTopics", path="python") > 0
     assert page_of(broker.address, "plog_none") == ""
+    assert "version=" in page_of(broker.address, BUILD)
+    assert watch.parse(page_of(broker.address, "process_open_fds"), 0).value("process_open_fds") > 9
+
+
+DECLARED: list[Family | TimesFamily] = [
+    family
+    for part in (network, disks, coordinators, topics)
+    for collector in vars(part).values()
+    if isinstance(collector, type) and issubclass(collector, Collector)
+    for family in collector.families
+]
 
 
 def test_names_follow_prometheus_rules_and_the_docs_know_them(
@@ -362,25 +379,44 @@ def test_names_follow_prometheus_rules_and_the_docs_know_them(
     assert len(set(names)) == len(names)
     for family in families:
         assert family.documentation
+        assert family.samples, family
         for sample in family.samples:
             assert sample.name.endswith("_total") == (family.type == "counter"), sample
-    found = {
-        sample.name.removesuffix("_count").removesuffix("_sum").removesuffix("_bucket")
-        for family in families
-        for sample in family.samples
-        if family.name.startswith("plog_")
-    }
+    declared = {family.name for family in DECLARED} | {BUILD}
+    shown = {name for name in names if name.startswith("plog_")}
+    assert shown <= {name.removesuffix("_total") for name in declared}
     text = OPERATIONS.read_text("utf-8")
-    assert set(re.findall(r"`(plog_[a-z_]+)", text)) == found
-    reasons = {
-        sample.labels["reason"]
-        for family in families
-        for sample in family.samples
-        if sample.name == "plog_handed_over_total"
-    }
+    assert set(re.findall(r"`(plog_[a-z_]+)", text)) == declared
     _, _, section = text.partition("### The fast path")
     section, _, _ = section.partition("\n## ")
-    assert set(re.findall(r"^\| `([^`]+)` \|", section, re.MULTILINE)) == reasons
+    documented = set(re.findall(r"^\| `([^`]+)` \|", section, re.MULTILINE))
+    assert documented == set(Reactor().stats().handed_over)
+
+
+def test_page_is_openmetrics_for_a_reader_that_accepts_it(broker: Measured, wire: Speaker) -> None:
+    create_topic(wire, "open.metrics")
+
+    def page(accept: str) -> tuple[str, str]:
+        request = urllib.request.Request(
+            f"http://{broker.address}/metrics", headers={"Accept": accept}
+        )
+        with urllib.request.urlopen(request, timeout=TIMEOUT_S) as response:
+            return response.headers["Content-Type"], response.read().decode()
+
+    prometheus = "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.2"
+    content_type, text = page(prometheus)
+    assert content_type.startswith("application/openmetrics-text; version=1.0.0; charset=utf-8")
+    families = {family.name: family for family in openmetrics.text_string_to_metric_families(text)}
+    (build,) = families["plog_build"].samples
+    assert build.labels == {"version": __version__}
+    assert families["plog_appended_records"].type == "counter"
+    assert {"topic": "open.metrics", "log_dir": str(broker.log_dirs[0])}.keys() == (
+        families["plog_partitions"].samples[0].labels.keys()
+    )
+    for accept in ("text/plain", "*/*", "application/openmetrics-text;version=x"):
+        content_type, text = page(accept)
+        assert content_type == "text/plain; version=0.0.4; charset=utf-8"
+        assert "# EOF" not in text
 
 
 def test_process_is_told_as_other_programs_tell_theirs(broker: Measured) -> None:
@@ -410,9 +446,22 @@ def test_address_that_is_taken_keeps_the_broker_from_starting(tmp_path: Path) ->
             broker.start()
 
 
+class _One(Collector):
+    """One sample."""
+
+    def __init__(self, family: Family, value: str) -> None:
+        self.families = (family,)
+        self._value = value
+
+    def collect(self) -> Iterator[Metric]:
+        yield self.families[0].of([((label(self._value),), 1)])
+
+
 def test_label_is_printable_and_read_back_as_it_is_printed():
     hostile = 'a\n"b\\c\x1b[31m\u2028\ud800'
-    text = f"# TYPE x gauge\nx{{{metrics_page._label('topic', hostile)}}} 1\n"
+    registry = CollectorRegistry()
+    registry.register(_One(Family("x", "X.", ("topic",)), hostile))
+    _, _, text = generate_latest(registry).decode().partition("\n")
     assert text.replace("\n", "").isprintable()
     assert text.count("\n") == 2
     (family,) = text_string_to_metric_families(text)

@@ -8,22 +8,31 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator
+from typing import Any
 
 import pytest
 
 from plog.ops.page_server import HEAD_BYTES, Page, PageServer
+from tests.waiting import until
 
 TIMEOUT_S = 60
 GET = b"GET /metrics HTTP/1.1\r\n\r\n"
+GET_SLOW = b"GET /slow HTTP/1.1\r\n\r\n"
+Create = Callable[[Collection[str]], str]
 
 
 class Served:
-    """A server of a page on a free port, and what readers get of it."""
+    """A server of pages on a free port, and the responses that readers get."""
 
-    def __init__(self, page: Page, **options: float) -> None:
+    def __init__(self, create: Create, slow: Create = lambda _: "", **options: float) -> None:
         listening = socket.create_server(("127.0.0.1", 0))
         self.port = listening.getsockname()[1]
-        self.server = PageServer(listening, "/metrics", page, **options)  # type: ignore[arg-type]
+        pages = {
+            path: lambda request, create=create: Page(create(request.names).encode())
+            for path, create in (("/metrics", create), ("/slow", slow))
+        }
+        pages["/accept"] = lambda request: Page(request.accept.encode(), "text/odd")
+        self.server = PageServer(listening, pages, **options)  # type: ignore[arg-type]
         self.server.start()
 
     def connect(self) -> socket.socket:
@@ -51,14 +60,19 @@ Serve = Callable[..., Served]
 def serve() -> Iterator[Serve]:
     started: list[Served] = []
 
-    def serve(page: Page = lambda _: "the page\n", **options: float) -> Served:
-        started.append(Served(page, **options))
+    def serve(create: Create = lambda _: "the page\n", **options: Any) -> Served:
+        started.append(Served(create, **options))
         return started[-1]
 
     yield serve
     for one in started:
         one.server.stop()
-    assert not [thread for thread in threading.enumerate() if thread.name == "metrics page"]
+    until(lambda: not _threads(), "all threads have ended")
+
+
+def _threads() -> list[str]:
+    names = [thread.name for thread in threading.enumerate()]
+    return [name for name in names if name.startswith("page")]
 
 
 @pytest.mark.parametrize(
@@ -69,6 +83,7 @@ def serve() -> Iterator[Serve]:
         (b"HEAD /metrics HTTP/1.1", b"200 OK"),
         (b"GET http://host/metrics HTTP/1.1", b"200 OK"),
         (b"GET / HTTP/1.1", b"404 Not Found"),
+        (b"GET /metrics HTTP/1.1\r\n" + b"a: b\r\n" * 200, b"400 Bad Request"),
         (b"GET /metrics/ HTTP/1.1", b"404 Not Found"),
         (b"POST /metrics HTTP/1.1", b"405 Method Not Allowed"),
         (b"GET /metrics", b"400 Bad Request"),
@@ -108,6 +123,59 @@ def test_request_may_come_in_pieces_and_the_answer_leave_in_pieces(serve: Serve)
         assert rest(reader).endswith(b"\r\n\r\n" + page.encode())
 
 
+def test_page_knows_which_formats_its_reader_accepts(serve: Serve) -> None:
+    served = serve()
+    asked = b"GET /accept HTTP/1.1\r\naccept: a/b;q=1, c/d\r\nAccept: e/f\r\n\r\n"
+    head, _, body = served.ask(asked).partition(b"\r\n\r\n")
+    assert body == b"a/b;q=1, c/d,e/f"
+    assert b"\r\nContent-Type: text/odd\r\n" in head
+
+
+def test_slow_page_delays_no_other(serve: Serve) -> None:
+    asked, goes_on = threading.Event(), threading.Event()
+
+    def slow(_: Collection[str]) -> str:
+        asked.set()
+        assert goes_on.wait(TIMEOUT_S)
+        return "slow"
+
+    served = serve(slow=slow)
+    with served.connect() as waiting:
+        waiting.sendall(GET_SLOW)
+        assert asked.wait(TIMEOUT_S)
+        assert served.ask(GET).endswith(b"the page\n")
+        goes_on.set()
+        assert rest(waiting).endswith(b"\r\n\r\nslow")
+
+
+def test_page_is_not_created_for_a_reader_that_has_left(serve: Serve) -> None:
+    created: list[Collection[str]] = []
+    asked, goes_on = threading.Event(), threading.Event()
+
+    def slow(names: Collection[str]) -> str:
+        created.append(names)
+        asked.set()
+        assert goes_on.wait(TIMEOUT_S)
+        return "slow"
+
+    served = serve(slow=slow)
+    with served.connect() as first:
+        first.sendall(GET_SLOW)
+        assert asked.wait(TIMEOUT_S)
+        with served.connect() as second:
+            second.sendall(GET_SLOW)
+            until(lambda: any(one.is_waiting for one in _readers(served)[1:]), "it has asked")
+        until(lambda: len(_readers(served)) == 1, "it has left")
+        goes_on.set()
+        assert rest(first).endswith(b"slow")
+    assert served.ask(b"GET /slow?name[]=last HTTP/1.1\r\n\r\n").endswith(b"slow")
+    assert created == [(), ["last"]]
+
+
+def _readers(served: Served) -> list[Any]:
+    return list(served.server._readers.values())
+
+
 def test_answer_outlives_what_its_reader_sends_besides(serve: Serve) -> None:
     served = serve()
     answer = served.ask(b"POST /metrics HTTP/1.1\r\n\r\n" + b"x" * 1_000_000)
@@ -116,10 +184,10 @@ def test_answer_outlives_what_its_reader_sends_besides(serve: Serve) -> None:
 
 def test_reader_that_sends_a_byte_now_and_then_is_closed_at_its_deadline(serve: Serve) -> None:
     served = serve(timeout_s=0.2)
-    until = time.monotonic() + TIMEOUT_S
+    deadline_s = time.monotonic() + TIMEOUT_S
     with served.connect() as slow, contextlib.suppress(ConnectionError):
         while True:
-            assert time.monotonic() < until, "it is not closed"
+            assert time.monotonic() < deadline_s, "it is not closed"
             slow.sendall(b"x")
             time.sleep(0.05)
 
@@ -135,15 +203,12 @@ def test_reader_that_does_not_read_is_closed_at_its_deadline(serve: Serve) -> No
     with served.connect() as idle:
         idle.sendall(GET)
         assert asked.wait(TIMEOUT_S)
-        until = time.monotonic() + TIMEOUT_S
-        while served.server._readers:
-            assert time.monotonic() < until, "it is not closed"
-            time.sleep(0.01)
+        until(lambda: not served.server._readers, "it is closed")
         assert 0 < len(rest(idle)) < 50_000_000
 
 
 def test_readers_that_say_nothing_give_way_to_those_that_come(serve: Serve) -> None:
-    served = serve(most_readers=3, timeout_s=TIMEOUT_S)
+    served = serve(max_readers=3, timeout_s=TIMEOUT_S)
     silent = [served.connect() for _ in range(7)]
     assert served.ask(GET).endswith(b"the page\n")
     assert rest(silent[0]) == b""  # closed: the oldest

@@ -17,7 +17,7 @@ import pytest
 
 from plog.cli import top
 from plog.ops import watch
-from plog.ops.page_server import PageServer
+from plog.ops.page_server import Page, PageServer
 from plog.ops.watch import Reading, Watch
 from tests.servers import free_port
 
@@ -30,7 +30,7 @@ def page(text: str) -> Iterator[str]:
     """Serve a text as the page; yield its address."""
     listening = socket.create_server(("127.0.0.1", 0))
     address = f"127.0.0.1:{listening.getsockname()[1]}"
-    server = PageServer(listening, "/metrics", lambda _: text)
+    server = PageServer(listening, {"/metrics": lambda _: Page(text.encode())})
     server.start()
     yield address
     server.stop()

@@ -48,7 +48,10 @@ def test_terminal_shows_what_the_transcript_says(path: Path, tmp_path: Path, req
         places = {broker.bootstrap: "127.0.0.1:9092", page: "127.0.0.1:9095", str(directory): "~"}
 
         def run(step: Step) -> list[str]:
-            terminal = Terminal(step.command, directory, environment)
+            command = step.command
+            for place in (broker.bootstrap, page):
+                command = command.replace(places[place], place)
+            terminal = Terminal(command, directory, environment)
             ended.callback(terminal.close)
             if step.is_background:
                 return []

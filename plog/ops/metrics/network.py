@@ -1,0 +1,78 @@
+"""Metrics of connections, requests and the paths that answer them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from prometheus_client.metrics_core import Metric
+
+from plog._native.histogram import Histogram
+from plog._native.reactor import Reactor
+from plog.ops.metrics.families import FAST, PYTHON, Collector, Family, TimesFamily
+from plog.protocol.api_keys import ApiKey
+
+CONNECTIONS = Family("plog_connections", "Open client connections.")
+REQUEST_MEMORY = Family("plog_request_memory_bytes", "Memory of requests and receive buffers.")
+WAITING = Family("plog_requests_waiting", "Requests waiting in the network threads.")
+ACCEPTED = Family("plog_connections_accepted_total", "Connections, including refused ones.")
+REFUSED = Family("plog_connections_refused_total", "Connections refused by a limit.")
+RECEIVED = Family("plog_received_bytes_total", "Bytes read from clients.")
+SENT = Family("plog_sent_bytes_total", "Bytes written to clients.")
+HANDED_OVER = Family(
+    "plog_handed_over_total", "Requests handed over from the fast path to Python.", ("reason",)
+)
+DURATION = TimesFamily(
+    "plog_request_duration_seconds",
+    "Time from reading a request to its response.",
+    ("api", "path"),
+)
+
+
+class Network(Collector):
+    """The reactor's counters, and the times of requests.
+
+    Args:
+        handlers: times of the requests that Python answered, by API key.
+    """
+
+    families = (
+        CONNECTIONS,
+        REQUEST_MEMORY,
+        WAITING,
+        ACCEPTED,
+        REFUSED,
+        RECEIVED,
+        SENT,
+        HANDED_OVER,
+        DURATION,
+    )
+
+    def __init__(self, reactor: Reactor, handlers: Mapping[int, Histogram]) -> None:
+        self._reactor = reactor
+        self._handlers = handlers
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the families that have samples."""
+        stats = self._reactor.stats()
+        yield CONNECTIONS.one(stats.connections)
+        yield REQUEST_MEMORY.one(stats.queued_bytes)
+        yield WAITING.one(stats.waiting)
+        yield ACCEPTED.one(stats.accepted)
+        yield REFUSED.one(stats.refused)
+        yield RECEIVED.one(stats.bytes_in)
+        yield SENT.one(stats.bytes_out)
+        if reasons := [((reason,), count) for reason, count in stats.handed_over.items() if count]:
+            yield HANDED_OVER.of(reasons)
+        times = [
+            ((api_name(ApiKey.PRODUCE), FAST), stats.produce_times),
+            ((api_name(ApiKey.FETCH), FAST), stats.fetch_times),
+            *(((api_name(api), PYTHON), found) for api, found in sorted(self._handlers.items())),
+        ]
+        durations = DURATION.of(times)
+        if durations.samples:
+            yield durations
+
+
+def api_name(api: int) -> str:
+    """Return an API's name as Kafka writes it: ApiVersions."""
+    return "".join(word.capitalize() for word in ApiKey(api).name.split("_"))

@@ -1,0 +1,50 @@
+"""Metrics of each topic in each log directory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from prometheus_client.metrics_core import Metric
+
+from plog.ops.metrics.families import Collector, Family, Row, label
+from plog.storage.log_manager import LogManager
+
+LABELS = ("topic", "log_dir")
+PARTITIONS = Family("plog_partitions", "Partitions.", LABELS)
+SIZE = Family("plog_log_bytes", "Size of all segments.", LABELS)
+SEGMENTS = Family("plog_log_segments", "Number of segments.", LABELS)
+ENDS = Family("plog_log_end_offsets", "Sum of the partitions' log end offsets.", LABELS)
+
+Sums = dict[str, dict[str, int]]
+"""By log directory and topic. Dictionaries of texts and numbers are nothing to the garbage
+collector; tuples as keys would make it look through all objects of the broker."""
+
+
+class Topics(Collector):
+    """The logs of this broker, summed by topic and log directory."""
+
+    families = (PARTITIONS, SIZE, SEGMENTS, ENDS)
+
+    def __init__(self, logs: LogManager) -> None:
+        self._logs = logs
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the families that have samples."""
+        sums: tuple[Sums, ...] = ({}, {}, {}, {})
+        for log in self._logs.logs():
+            state = log.native.state()
+            topic, log_dir = log.topic_partition.topic, str(log.log_dir)
+            values = (1, state.size_bytes, state.segment_count, state.log_end_offset)
+            for found, value in zip(sums, values, strict=True):
+                of_dir = found.setdefault(log_dir, {})
+                of_dir[topic] = of_dir.get(topic, 0) + value
+        if sums[0]:
+            for family, found in zip(self.families, sums, strict=True):
+                yield family.of(_rows(found))
+
+
+def _rows(sums: Sums) -> Iterator[Row]:
+    for log_dir, of_dir in sums.items():
+        shown = label(log_dir)
+        for topic in sorted(of_dir):
+            yield (label(topic), shown), of_dir[topic]
