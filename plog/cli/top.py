@@ -45,8 +45,7 @@ NOTHING_FOLDS = 10_000
 def command(address: str, seconds: float, count: int | None, as_json: bool) -> None:
     """Show live statistics of a broker: requests, latencies, disk problems, largest topics.
 
-    The broker must serve a metrics page; by default it has none. Set its address in the broker's
-    properties:
+    The broker must serve a metrics page. The shipped properties have its address:
 
     \b
       metrics.listener=127.0.0.1:9095
