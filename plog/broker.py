@@ -426,6 +426,7 @@ class Broker:
             services.transactions,
             services.clock,
             services.replicas.disks.counts_as_slow,
+            self._static.metrics_max_group_topics,
         )
         pages.open_metrics(sources)
         self._running.push_async_callback(asyncio.to_thread, pages.close_metrics)

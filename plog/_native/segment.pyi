@@ -68,5 +68,5 @@ class FileRange:
         """Have the disk bring the bytes into the page cache, without the interpreter lock. What
         cannot be read is found again, and told, by who sends it.
         """
-    def read(self) -> bytes:
-        """Raises OSError, also when the file has been cut since."""
+    def read(self, max_bytes: int = ...) -> bytes:
+        """Return the first bytes. Raises OSError, also when the file has been cut since."""

@@ -7,7 +7,7 @@ segments a log has, or who leads it.
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.errno cimport EIO
-from libc.stdint cimport int64_t, uint8_t
+from libc.stdint cimport INT64_MAX, int64_t, uint8_t
 from libc.stdlib cimport calloc, free
 from posix.unistd cimport close
 
@@ -314,19 +314,19 @@ cdef class FileRange:
             with nogil:
                 segment_read_through(self.segment, self.position, self.size)
 
-    def read(self):
-        """Return the bytes.
+    def read(self, int64_t max_bytes=INT64_MAX):
+        """Return the first `max_bytes` of the bytes.
 
         Raises:
             OSError: they cannot be read, or the file has been cut since.
         """
         cdef bytes out
+        cdef int64_t size = min(self.size, max_bytes)
         if self.segment == NULL:  # made by __new__ alone
             return b""
-        out = read_bytes(self.segment, self.position, self.size)
-        if len(out) < self.size:
-            raise OSError(EIO, f"segment {self.segment.base_offset} ends before "
-                               f"{self.position + self.size}")
+        out = read_bytes(self.segment, self.position, size)
+        if len(out) < size:
+            raise OSError(EIO, f"segment {self.segment.base_offset} ends before {self.position + size}")
         return out
 
 

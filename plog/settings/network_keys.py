@@ -94,6 +94,14 @@ class NetworkKeys(Settings):
         "checks, as host:port; empty for none. The pages have no authentication.",
         default=None,
     )
+    metrics_max_group_topics = key(
+        "metrics.max.group.topics",
+        INT,
+        "plog's own. Maximum number of pairs of a consumer group and a topic whose lag "
+        "the metrics page shows. Pairs with the largest lag come first.",
+        default=1000,
+        at_least=0,
+    )
     max_connections = key(
         "max.connections",
         INT,

@@ -22,6 +22,7 @@ from plog.coordinator.txn_coordinator import TxnCoordinator
 from plog.ops.metrics.coordinators import Groups, Transactions
 from plog.ops.metrics.disks import Disks
 from plog.ops.metrics.families import BUILD
+from plog.ops.metrics.lag import Lag
 from plog.ops.metrics.network import Network
 from plog.ops.metrics.topics import Topics
 from plog.runtime.clock import Clock
@@ -41,6 +42,8 @@ class Sources:
     clock: Clock
     counts_as_slow: Callable[[Path], bool]
     """Whether a log directory's disk is treated as slow."""
+    max_group_topics: int
+    """How many pairs of a group and a topic have their lag shown."""
 
 
 class _Build:
@@ -64,6 +67,7 @@ class MetricsPage:
             Disks(sources.logs, sources.counts_as_slow),
             Groups(sources.groups),
             Transactions(sources.transactions, sources.clock),
+            Lag(sources.groups, sources.logs, sources.clock, sources.max_group_topics),
             Topics(sources.logs),
         ):
             self._registry.register(collector)
