@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 
 import click
 
@@ -16,7 +17,13 @@ from plog.cli.properties import takes_properties
     "--spark", is_flag=True, help='Check whether Spark can find format("plog") on this host.'
 )
 @json_option
-def command(properties: str | None, overrides: tuple[str, ...], spark: bool, as_json: bool) -> None:
+def command(
+    properties: str | None,
+    overrides: tuple[str, ...],
+    environment: Mapping[str, str] | None,
+    spark: bool,
+    as_json: bool,
+) -> None:
     """Check whether a broker with a PROPERTIES file can run well on this host.
 
     Checks the file, its log directories, missing log directories, listeners, limits, memory and
@@ -38,15 +45,15 @@ def command(properties: str | None, overrides: tuple[str, ...], spark: bool, as_
     from plog.types import counted
 
     if spark:
-        if properties is not None or overrides:
+        if properties is not None or overrides or environment is not None:
             raise click.UsageError(
-                "--spark does not check a broker: omit PROPERTIES and --override"
+                "--spark does not check a broker: omit PROPERTIES, --env and --override"
             )
         from plog.ops.spark_doctor import examine_spark
 
         found = examine_spark()
     else:
-        found = examine(properties, overrides)
+        found = examine(properties, overrides, environment)
     if as_json:
         print_json(
             [{**one._asdict(), "verdict": one.verdict.value} for one in found],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 
 import click
 
@@ -26,6 +27,7 @@ MOST_NAMED = 5
 def command(
     properties: str | None,
     overrides: tuple[str, ...],
+    environment: Mapping[str, str] | None,
     forgotten: str | None,
     yes: bool,
     as_json: bool,
@@ -48,7 +50,7 @@ def command(
     from plog.settings import load
     from plog.types import uuid_to_text
 
-    with stopped_log_dirs(load(properties, overrides)) as log_dirs:
+    with stopped_log_dirs(load(properties, overrides, environment)) as log_dirs:
         if forgotten is None:
             rows = [
                 (

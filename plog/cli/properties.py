@@ -1,7 +1,8 @@
-"""The arguments that give a command a broker's settings: PROPERTIES and --override."""
+"""The arguments that give a command a broker's settings: PROPERTIES, --env and --override."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -11,13 +12,24 @@ Command = TypeVar("Command", bound=Callable[..., object])
 
 
 def takes_properties(command: Command) -> Command:
-    """Add the arguments `properties` (a path or None) and `overrides` (each `KEY=VALUE`)."""
+    """Add the arguments `properties`, `environment` and `overrides`.
+
+    `properties` is a path or None; each of `overrides` is `KEY=VALUE`. `environment` has all
+    variables, or is None without --env.
+    """
     with_overrides = click.option(
         "--override",
         "overrides",
         multiple=True,
         metavar="KEY=VALUE",
-        help="Set one key, overriding the file. Repeatable.",
+        help="Set one key, overriding the file and the variables. Repeatable.",
     )
+    with_environment = click.option(
+        "--env",
+        "environment",
+        is_flag=True,
+        callback=lambda _context, _option, value: dict(os.environ) if value else None,
+        help="Also read settings from variables: PLOG_LOG_DIRS or KAFKA_LOG_DIRS for log.dirs.",
+    )(with_overrides(command))
     with_file = click.argument("properties", required=False, type=click.Path(dir_okay=False))
-    return with_file(with_overrides(command))
+    return with_file(with_environment)

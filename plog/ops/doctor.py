@@ -12,7 +12,7 @@ import resource
 import shlex
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from enum import Enum
 from pathlib import Path
@@ -76,10 +76,14 @@ class Finding(NamedTuple):
 Findings = Iterator[Finding]
 
 
-def examine(properties: str | None, overrides: tuple[str, ...] = ()) -> list[Finding]:
+def examine(
+    properties: str | None,
+    overrides: tuple[str, ...] = (),
+    environment: Mapping[str, str] | None = None,
+) -> list[Finding]:
     """Run all checks for a broker with these settings."""
     try:
-        settings, warnings = read(properties, overrides)
+        settings, warnings = read(properties, overrides, environment)
     except ConfigError as error:
         found = [Finding("settings", Verdict.FAILURE, line) for line in str(error).splitlines()]
         found += [Finding("settings", Verdict.WARNING, line) for line in error.warnings]

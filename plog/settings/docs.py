@@ -31,6 +31,11 @@ The declarations in `plog/settings/` are the source of this page. <!-- checkout 
 (Java properties, as UTF-8), then the overrides. Names, meanings and defaults are those of Kafka
 3.9 unless an entry says otherwise. plog reports all errors at once, with file and line.
 
+With `--env` plog also reads variables: `PLOG_LOG_DIRS`, or Kafka's `KAFKA_LOG_DIRS`, sets
+`log.dirs`. A single underscore stands for a dot, a double one for an underscore, a triple one for
+a hyphen. `--override` wins over `PLOG_`, `PLOG_` over `KAFKA_`, and `KAFKA_` over the file. An
+unknown `PLOG_` key is an error, an unknown `KAFKA_` key a warning.
+
 - **read-only** keys are set in the file and apply until the broker restarts.
 - **cluster-wide** keys can also be changed while brokers run, for all of them or for one
   (`plog configs`, or any Kafka admin client). A broker's own value overrides the value for all

@@ -1,4 +1,4 @@
-"""From `server.properties` and `--override` to the settings of a broker, or every fault at once.
+"""From `server.properties`, variables and `--override` to a broker's settings, or every fault.
 
 Owns what is said to the person who wrote the file. What a key means is declared
 elsewhere; what is dynamic comes later, from the coordination store.
@@ -7,13 +7,14 @@ elsewhere; what is dynamic comes later, from the coordination store.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from plog.errors import ConfigError
 from plog.settings.definitions import BrokerSettings
-from plog.settings.kafka_only import REFUSED, why_without_effect
+from plog.settings.environment import PLOG, read_environment
+from plog.settings.kafka_only import KAFKA_ONLY, REFUSED, why_without_effect
 from plog.settings.keys import unknown_key
 from plog.settings.properties import load_properties
 
@@ -24,11 +25,12 @@ class Place(NamedTuple):
     """Where something was given; places are in the order of reading, file first."""
 
     number: int
-    """The line of the file, or above those for an override and for nowhere."""
+    """The line of the file, or above those for a variable, an override and for nowhere."""
     text: str
     """What goes before a message: ``server.properties:12: `` or ``--override: ``."""
 
 
+KAFKA_VARIABLE, PLOG_VARIABLE = 2**31 - 2, 2**31 - 1
 OVERRIDE = Place(2**31, "--override: ")
 NOWHERE = Place(2**32, "")
 
@@ -51,24 +53,40 @@ class Remark(NamedTuple):
         return self.place.text + self.text
 
 
-def load(path: Path | str | None = None, overrides: Sequence[str] = ()) -> BrokerSettings:
-    """Return the settings that a file and `key=value` overrides make, overrides last.
+def load(
+    path: Path | str | None = None,
+    overrides: Sequence[str] = (),
+    environment: Mapping[str, str] | None = None,
+) -> BrokerSettings:
+    """Return the settings of a file, of variables, and of `key=value` overrides. The last one wins.
 
     Keys that have no effect are logged as warnings, with their place.
+
+    Args:
+        environment: all variables of the process; None to ignore them.
 
     Raises:
         ConfigError: one line for each thing that is wrong, beginning with its place.
     """
-    settings, warnings = read(path, overrides)
+    settings, warnings = read(path, overrides, environment)
+    if environment is not None:
+        found = {one.key: one.name for one in read_environment(environment, _all_keys()).variables}
+        names = ", ".join(f"{key} ({name})" for key, name in found.items())
+        logger.info("settings from the environment: %s", names or "none")
     for warning in warnings:
         logger.warning("%s", warning)
     return settings
 
 
 def read(
-    path: Path | str | None = None, overrides: Sequence[str] = ()
+    path: Path | str | None = None,
+    overrides: Sequence[str] = (),
+    environment: Mapping[str, str] | None = None,
 ) -> tuple[BrokerSettings, list[str]]:
     """Return the settings and what `load` would warn of.
+
+    Args:
+        environment: all variables of the process; None to ignore them.
 
     Raises:
         ConfigError: one line for each thing that is wrong, beginning with its place.
@@ -84,6 +102,8 @@ def read(
                 text = f"`{entry.key}` was set on line {before} already; this later value counts"
                 warnings.append(Remark(place, text))
             given[entry.key] = Given(entry.value, place)
+    if environment is not None:
+        _take_environment(environment, given, faults, warnings)
     for override in overrides:
         name, equals, value = override.partition("=")
         if not equals:
@@ -111,6 +131,29 @@ def read(
     if faults:
         raise ConfigError("\n".join(_lines(faults)), _lines(warnings))
     return BrokerSettings(known), _lines(warnings)
+
+
+def _take_environment(
+    environment: Mapping[str, str],
+    given: dict[str, Given],
+    faults: list[Remark],
+    warnings: list[Remark],
+) -> None:
+    """Add the settings of variables; PLOG_ names override KAFKA_ names."""
+
+    def place(name: str) -> Place:
+        number = PLOG_VARIABLE if name.startswith(PLOG) else KAFKA_VARIABLE
+        return Place(number, f"{name}: ")
+
+    found = read_environment(environment, _all_keys())
+    for name, key, value in found.variables:
+        given[key] = Given(value, place(name))
+    faults += [Remark(place(name), text) for name, text in found.faults]
+    warnings += [Remark(place(name), text) for name, text in found.warnings]
+
+
+def _all_keys() -> list[str]:
+    return [*BrokerSettings.KEYS, *REFUSED, *KAFKA_ONLY]
 
 
 def _lines(remarks: Iterable[Remark]) -> list[str]:
