@@ -20,6 +20,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
+from email.utils import formatdate
 from http import HTTPStatus
 from http.client import HTTPException, parse_headers
 from typing import NamedTuple
@@ -303,6 +304,7 @@ def _encode(page: Page, *, more: str = "", has_body: bool = True) -> bytes:
     head = (
         f"HTTP/1.1 {page.status.value} {page.status.phrase}\r\n"
         f"Content-Type: {page.content_type}\r\n"
+        f"Date: {formatdate(usegmt=True)}\r\n"
         f"Content-Length: {len(page.body)}\r\nConnection: close\r\n{more}\r\n"
     )
     return head.encode() + page.body if has_body else head.encode()
