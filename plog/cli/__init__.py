@@ -42,7 +42,7 @@ COMMANDS = {
     "host-metrics": "Publish metrics of this host and its broker to a topic.",
     "adopt": "Take over a Kafka broker's log directories, or give them back.",
     "log-dirs": "Show the log directories of a stopped broker; forget a lost one.",
-    "doctor": "Check a host and a properties file before a broker starts.",
+    "doctor": "Check a host, a properties file, and a running broker.",
     "dump-log": "Print the contents of log segments, indexes and snapshots.",
 }
 

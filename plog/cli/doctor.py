@@ -16,19 +16,28 @@ from plog.cli.properties import takes_properties
 @click.option(
     "--spark", is_flag=True, help='Check whether Spark can find format("plog") on this host.'
 )
+@click.option(
+    "-b",
+    "--bootstrap-server",
+    "bootstrap",
+    metavar="HOST:PORT,...",
+    help="Check a running broker from this host, as its clients see it.",
+)
 @json_option
 def command(
     properties: str | None,
     overrides: tuple[str, ...],
     environment: Mapping[str, str] | None,
     spark: bool,
+    bootstrap: str | None,
     as_json: bool,
 ) -> None:
     """Check whether a broker with a PROPERTIES file can run well on this host.
 
     Checks the file, its log directories, missing log directories, listeners, limits, memory and
-    kernel settings. Changes nothing; a broker may be running. Run it as the broker's user, so that
-    it sees the same permissions:
+    kernel settings. If the broker is running, checks it, too: whether its advertised addresses
+    lead to it, its partitions, disks, metrics page, version and clock. Changes nothing. Run it as
+    the broker's user, so that it sees the same permissions:
 
     \b
       runuser -u plog -- plog doctor /etc/plog/server.properties
@@ -36,16 +45,24 @@ def command(
     Exit status 1 means a failure: the broker would not start, would leave partitions offline, or
     could lose records.
 
+    With -b it checks a running broker from any host, without its PROPERTIES. Run it where clients
+    run. Exit status 1 means that they cannot use the broker.
+
     With --spark it checks Java, Spark, the Python in which Spark looks for formats, and the modules
     there. It uses the environment and spark-env.sh (SPARK_HOME, JAVA_HOME, PYSPARK_PYTHON,
     PYSPARK_DRIVER_PYTHON, PYTHONPATH, PATH), so run it where you start jobs, and on the workers.
     Exit status 1 means that Spark would not find the format.
     """
-    from plog.ops.doctor import Verdict, examine
+    from plog.ops.doctor import Verdict, examine, examine_client
     from plog.types import counted
 
-    if spark:
-        if properties is not None or overrides or environment is not None:
+    has_settings = properties is not None or bool(overrides) or environment is not None
+    if bootstrap is not None:
+        if spark or has_settings:
+            raise click.UsageError("use -b alone: it reads no settings of this host")
+        found = examine_client(bootstrap)
+    elif spark:
+        if has_settings:
             raise click.UsageError(
                 "--spark does not check a broker: omit PROPERTIES, --env and --override"
             )

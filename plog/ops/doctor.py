@@ -1,7 +1,7 @@
-"""Checks whether a broker can run well on this host, before it starts.
+"""Checks whether a broker can run well on this host, before it starts and while it runs.
 
-Owns the checks and their advice. Never writes to a broker's files, because a broker may be running
-with the same settings. Each check is independent, so that one run reports every problem.
+Owns the checks of the host and their advice. Never writes to a broker's files, because a broker may
+be running with the same settings. Each check is independent, so that one run reports every problem.
 """
 
 from __future__ import annotations
@@ -12,9 +12,8 @@ import resource
 import shlex
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from enum import Enum
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,7 +23,10 @@ from plog._native import crc32c
 from plog.cluster.store import StoreError
 from plog.errors import ConfigError, InconsistentLogDirs
 from plog.network.listeners import bind
+from plog.ops.clocks import kernel_clock
+from plog.ops.findings import Finding, Findings, Verdict, graded
 from plog.ops.log_dirs import KnownLogDir, LogDirsError, LogDirState, copied_log_dirs
+from plog.ops.running_broker import examine_address, examine_running
 from plog.ops.units import Unit, is_under, unit_of
 from plog.settings.definitions import BrokerSettings
 from plog.settings.server_properties import read
@@ -32,6 +34,8 @@ from plog.storage.filesystem import Filesystem
 from plog.storage.log_dir import DIRECTORY_ID, KRaftLogDir, LogDir, common_identity, is_locked
 from plog.storage.segment_files import parse_directory_name
 from plog.types import uuid_to_text
+
+__all__ = ["Finding", "Findings", "Verdict", "examine", "examine_client"]
 
 MB = 1 << 20
 DESCRIPTORS = 100_000
@@ -51,29 +55,6 @@ NAMES_SHOWN = 3
 LOOPBACK = ("127.", "localhost", "::1")
 KRAFT_LISTENER = "CONTROLLER"
 """Name of the controller's listener in the server.properties that Kafka ships."""
-
-
-class Verdict(Enum):
-    """The severity of a finding."""
-
-    OK = "ok"
-    WARNING = "warning"
-    FAILURE = "failure"
-    """The broker would not start, would leave partitions offline, or could lose records."""
-
-
-class Finding(NamedTuple):
-    """The result of one check."""
-
-    what: str
-    verdict: Verdict
-    text: str
-    advice: str = ""
-    commands: Sequence[str] = ()
-    """Shell commands for root."""
-
-
-Findings = Iterator[Finding]
 
 
 def examine(
@@ -108,13 +89,12 @@ def examine(
     if unit is not None:
         found += _own_places(settings, unit)
     found += _unit(settings, properties, unit)
-    return [*found, *_host()]
+    return [*found, *_host(), *examine_running(settings, places)]
 
 
-def _graded(
-    what: str, is_ok: bool, text: str, advice: str, verdict: Verdict = Verdict.WARNING
-) -> Finding:
-    return Finding(what, Verdict.OK, text) if is_ok else Finding(what, verdict, text, advice)
+def examine_client(bootstrap: str) -> list[Finding]:
+    """Check a broker from this host, on which its clients run."""
+    return [*examine_address(bootstrap), *_clock()]
 
 
 # -- log directories ---------------------------------------------------------------------------
@@ -216,7 +196,7 @@ def _log_dir(path: Path) -> Findings:
         state = "is in use by a running broker"
     yield Finding("log.dirs", Verdict.OK, f"{path} {state}")
     usage = shutil.disk_usage(there)
-    yield _graded(
+    yield graded(
         "disk space",
         usage.free >= FREE_SHARE * usage.total,
         f"{path}: {usage.free // MB:,} MB of {usage.total // MB:,} MB free",
@@ -325,7 +305,7 @@ def _listeners(settings: BrokerSettings, *, is_running: bool) -> Findings:
     most = _kernel("net.core.somaxconn")
     wanted = settings.socket_listen_backlog_size
     if most is not None:
-        yield _graded(
+        yield graded(
             "listeners",
             wanted <= most,
             f"socket.listen.backlog.size={wanted}, the kernel's somaxconn is {most}",
@@ -384,7 +364,7 @@ def _buffers(settings: BrokerSettings) -> Findings:
             advice = f"remove {key}, although Kafka's file has it: the kernel sizes buffers itself"
             yield Finding("socket buffers", Verdict.WARNING, text, advice)
         elif most is not None:
-            yield _graded(
+            yield graded(
                 "socket buffers",
                 wanted <= most,
                 f"{key}={wanted} is limited by the kernel's {limit}={most}",
@@ -397,7 +377,7 @@ def _memory(settings: BrokerSettings) -> Findings:
     queued = settings.queued_max_request_bytes
     if queued < 0:  # as the broker reads it
         queued = BrokerSettings({}).queued_max_request_bytes
-    yield _graded(
+    yield graded(
         "memory",
         queued <= total // 4,
         f"requests may use {queued // MB:,} MB (queued.max.request.bytes) of {total // MB:,} MB",
@@ -407,7 +387,7 @@ def _memory(settings: BrokerSettings) -> Findings:
 
 def _host() -> Findings:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    yield _graded(
+    yield graded(
         "limits",
         hard == resource.RLIM_INFINITY or hard >= DESCRIPTORS,
         f"at most {hard:,} open file descriptors",
@@ -416,13 +396,28 @@ def _host() -> Findings:
     for name, is_ok, wanted in _KERNEL:
         value = _kernel(name)
         if value is not None:
-            yield _graded("kernel", is_ok(value), f"{name} is {value:,}", f"sysctl {name}={wanted}")
+            yield graded("kernel", is_ok(value), f"{name} is {value:,}", f"sysctl {name}={wanted}")
+    yield from _clock()
     by = crc32c.implementation()
-    yield _graded(
+    yield graded(
         "processor",
         by != "table",
         f"CRC-32C uses {by}",
         "without SSE4.2 or ARMv8 CRC instructions, checking records takes about ten times as long",
+    )
+
+
+def _clock() -> Findings:
+    clock = kernel_clock()
+    if clock is None:
+        return
+    yield graded(
+        "clock",
+        clock.is_synchronised,
+        f"the kernel's clock is synchronised, within {clock.max_error_s:.3f} s"
+        if clock.is_synchronised
+        else "the kernel's clock is not synchronised",
+        "run an NTP client (chrony, systemd-timesyncd): retention and timestamps depend on it",
     )
 
 

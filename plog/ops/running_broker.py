@@ -1,0 +1,315 @@
+"""Checks a running broker as its clients see it: addresses, partitions, disks, versions, clock.
+
+Owns the checks and their advice. Every check only reads. A broker that does not run is no fault
+here: `plog doctor` checks a host before the first start, too.
+"""
+
+from __future__ import annotations
+
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Sequence
+from email.utils import parsedate_to_datetime
+from http.client import HTTPException
+from pathlib import Path
+from typing import NamedTuple
+
+from plog import __version__
+from plog.client.admin import BROKER
+from plog.client.connection import Connection, address_of
+from plog.client.metadata import parse_bootstrap
+from plog.errors import KafkaError, PlogError
+from plog.ops import watch
+from plog.ops.findings import Finding, Findings, Verdict, graded
+from plog.protocol.messages.cluster import DescribeLogDirsRequest, DescribeLogDirsResponse
+from plog.protocol.messages.configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResponse,
+)
+from plog.protocol.messages.metadata import MetadataRequest, MetadataResponse
+from plog.settings.definitions import BrokerSettings
+from plog.settings.listeners import Listener
+from plog.storage.log_dir import META_PROPERTIES, decode_properties, is_locked
+
+WAIT_MS = 3_000
+"""How long a check waits for a connection or a response."""
+EVERYWHERE = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}
+"""An address of this host for listeners on all addresses."""
+LOOPBACK = ("127.", "localhost", "::1")
+FREE_SHARE = 0.1
+NAMES_SHOWN = 3
+CLOCK_DIFFERENCE_S = 2.0
+MB = 1 << 20
+
+
+class Identity(NamedTuple):
+    """The cluster and the brokers that answer at an address."""
+
+    cluster_id: str | None
+    brokers: frozenset[int]
+
+    def __str__(self) -> str:
+        ids = ", ".join(map(str, sorted(self.brokers)))
+        return f"broker {ids} of cluster {self.cluster_id}"
+
+
+def examine_running(settings: BrokerSettings, log_dirs: Sequence[Path]) -> Findings:
+    """Check the broker that uses these log directories now, if there is one."""
+    if not any(map(is_locked, log_dirs)):
+        text = "is not running: start it, then run this again to check its addresses"
+        yield Finding("broker", Verdict.OK, text)
+        return
+    own = _recorded_identity(log_dirs)
+    described: MetadataResponse | None = None
+    through = ("", 0)
+    for listener in settings.parsed_listeners():
+        at = EVERYWHERE.get(listener.host, listener.host), listener.port
+        place = f"{listener.name}://{address_of(*at)}"
+        try:
+            answer = _metadata(*at)
+        except PlogError as error:
+            text = f"the running broker does not answer at {place}: {error}"
+            advice = "it is starting, stopping or hanging, or its settings changed: see its log"
+            yield Finding("broker", Verdict.FAILURE, text, advice)
+            continue
+        found = _identity(answer)
+        own = own or found
+        if found != own:
+            yield _other_broker(f"at {place}", found, own)
+            continue
+        described, through = answer, at
+        yield from _advertised(listener, answer, own)
+    if described is None:
+        return
+    yield Finding("broker", Verdict.OK, f"{own} is running")
+    yield from _partitions(described)
+    yield from _disks(through)
+    if (page := settings.metrics_listener) is None:
+        advice = "set metrics.listener=127.0.0.1:9095 to watch the broker"
+        yield Finding("metrics", Verdict.WARNING, "metrics.listener is not set", advice)
+    else:
+        host = EVERYWHERE.get(page.host, page.host)
+        yield from _page(address_of(host, page.port))
+
+
+def examine_address(bootstrap: str) -> Findings:
+    """Check a broker from this host, as a client that has only its address."""
+    answer: MetadataResponse | None = None
+    for host, port in parse_bootstrap(bootstrap):
+        try:
+            answer = _metadata(host, port)
+        except PlogError as error:
+            advice = "start the broker, or correct the address; a firewall may be in between"
+            yield Finding("broker", Verdict.FAILURE, str(error), advice)
+            continue
+        break
+    if answer is None:
+        return
+    own = _identity(answer)
+    yield Finding("broker", Verdict.OK, f"{own} answers at {address_of(host, port)}")
+    for node in answer.brokers:
+        yield _reachable(f"broker {node.node_id}", node.host, node.port, own, Verdict.FAILURE)
+    yield from _partitions(answer)
+    yield from _disks((host, port))
+    page = _metrics_listener(host, port, min(own.brokers, default=0))
+    if not page:
+        advice = "set metrics.listener in the broker's settings to watch it"
+        yield Finding("metrics", Verdict.WARNING, "the broker has no metrics page", advice)
+        return
+    at, _, number = page.rpartition(":")
+    if at.strip("[]") in EVERYWHERE:
+        at = f"[{host}]" if ":" in host else host
+    if at.strip("[]").startswith(LOOPBACK) and not host.startswith(LOOPBACK):
+        text = f"the page at {page} is for the broker's own host: not checked from here"
+        yield Finding("metrics", Verdict.OK, text)
+        return
+    yield from _page(f"{at}:{number}")
+
+
+def _metadata(host: str, port: int) -> MetadataResponse:
+    connection = Connection(host, port, timeout_ms=WAIT_MS)
+    try:
+        request = MetadataRequest(topics=None, allow_auto_topic_creation=False)
+        return connection.call(request, MetadataResponse)
+    finally:
+        connection.close()
+
+
+def _identity(answer: MetadataResponse) -> Identity:
+    return Identity(answer.cluster_id, frozenset(node.node_id for node in answer.brokers))
+
+
+def _recorded_identity(log_dirs: Sequence[Path]) -> Identity | None:
+    """Return the identity in a log directory; None if no directory can be read."""
+    for path in log_dirs:
+        try:
+            found = decode_properties((path / META_PROPERTIES).read_text())
+            return Identity(found["cluster.id"], frozenset({int(found["broker.id"])}))
+        except (OSError, ValueError, KeyError):
+            continue
+    return None
+
+
+def _other_broker(place: str, found: Identity, own: Identity) -> Finding:
+    text = f"{found} answers {place} instead of {own}"
+    advice = "clients would use the other broker's records: correct the address, or its port"
+    return Finding("broker", Verdict.FAILURE, text, advice)
+
+
+# -- addresses ---------------------------------------------------------------------------------
+
+
+def _advertised(listener: Listener, answer: MetadataResponse, own: Identity) -> Findings:
+    for node in answer.brokers:
+        wanted = listener.advertised_host or node.host, listener.advertised_port or node.port
+        if wanted != (node.host, node.port):
+            text = f"{listener.name} is advertised as {address_of(node.host, node.port)}, but the"
+            text += f" settings say {address_of(*wanted)}"
+            yield Finding("advertised", Verdict.WARNING, text, "restart the broker to use them")
+        yield _reachable(listener.name, node.host, node.port, own, Verdict.WARNING)
+
+
+def _reachable(name: str, host: str, port: int, own: Identity, verdict: Verdict) -> Finding:
+    """Check an advertised address from here: its name, its port, and the broker that answers."""
+    place = f"{name} at {address_of(host, port)}"
+    try:
+        found = _identity(_metadata(host, port))
+    except PlogError as error:
+        text = f"{name} cannot be reached from here: {error}"
+        advice = "clients connect to this address: correct advertised.listeners, the name service"
+        advice += " or the firewall"
+        if verdict is Verdict.WARNING:
+            advice += "; if only other hosts use it, run plog doctor -b there"
+        return Finding("advertised", verdict, text, advice)
+    if found != own:
+        return _other_broker(f"at the advertised address of {place}", found, own)
+    return Finding("advertised", Verdict.OK, f"{place} is reachable, and this broker answers")
+
+
+# -- partitions and disks ----------------------------------------------------------------------
+
+
+def _partitions(answer: MetadataResponse) -> Findings:
+    offline = [
+        f"{topic.name}-{partition.partition_index}"
+        for topic in answer.topics
+        for partition in topic.partitions
+        if partition.leader_id < 0
+    ]
+    count = sum(len(topic.partitions) for topic in answer.topics)
+    text = f"partitions without a leader: {len(offline):,} of {count:,}"
+    if offline:
+        more = f" and {len(offline) - NAMES_SHOWN:,} more" if len(offline) > NAMES_SHOWN else ""
+        text += f" ({', '.join(sorted(offline)[:NAMES_SHOWN])}{more})"
+    advice = "their records cannot be read or written: the broker's log has the reason"
+    yield graded("partitions", not offline, text, advice, Verdict.FAILURE)
+
+
+def _disks(at: tuple[str, int]) -> Findings:
+    """Check the log directories that the broker reports."""
+    try:
+        connection = Connection(*at, timeout_ms=WAIT_MS)
+        try:
+            request = DescribeLogDirsRequest(topics=[])
+            answer = connection.call(request, DescribeLogDirsResponse)
+        finally:
+            connection.close()
+    except PlogError as error:
+        text = f"the broker does not report its log directories: {error}"
+        yield Finding("disks", Verdict.WARNING, text, "see its log")
+        return
+    for one in answer.results:
+        if one.error_code:
+            text = f"{one.log_dir} is offline"
+            advice = "repair or mount its disk and restart: the broker's log has the reason"
+            yield Finding("disks", Verdict.FAILURE, text, advice)
+        elif one.total_bytes > 0:
+            text = f"{one.log_dir} is online, {one.usable_bytes // MB:,} MB of"
+            text += f" {one.total_bytes // MB:,} MB free"
+            advice = "a full disk refuses records: lower retention.bytes or retention.ms"
+            is_enough = one.usable_bytes >= FREE_SHARE * one.total_bytes
+            yield graded("disks", is_enough, text, advice)
+
+
+# -- the metrics page --------------------------------------------------------------------------
+
+
+def _metrics_listener(host: str, port: int, broker_id: int) -> str:
+    """Return the broker's `metrics.listener`; "" if it has none, or no such key."""
+    resource = DescribeConfigsResource(
+        resource_type=BROKER,
+        resource_name=str(broker_id),
+        configuration_keys=["metrics.listener"],
+    )
+    try:
+        connection = Connection(host, port, timeout_ms=WAIT_MS)
+        try:
+            request = DescribeConfigsRequest(resources=[resource])
+            answer = connection.call(request, DescribeConfigsResponse)
+        finally:
+            connection.close()
+    except KafkaError:
+        return ""
+    return next((entry.value or "" for one in answer.results for entry in one.configs), "")
+
+
+def _page(address: str) -> Findings:
+    try:
+        reading = watch.read(address, time.monotonic(), WAIT_MS / 1000)
+        difference = clock_difference(address)
+    except (OSError, ValueError) as error:
+        text = f"no metrics page at {address}: {error}"
+        advice = "set metrics.listener, and restart the broker if it was not set at its start"
+        yield Finding("metrics", Verdict.WARNING, text, advice)
+        return
+    yield Finding("metrics", Verdict.OK, f"the page at {address} answers")
+    for version in reading.labels("plog_build_info", "version"):
+        text = f"{version} is running, {__version__} is installed here"
+        advice = "restart the broker to run the installed version, or upgrade this host"
+        yield graded("version", version == __version__, text, advice)
+    if missing := int(reading.value("plog_missing_log_dirs")):
+        text = f"log directories that the broker misses: {missing}"
+        yield Finding("disks", Verdict.FAILURE, text, "mount them and restart the broker")
+    for path in reading.having("plog_log_dir_refusing", "log_dir"):
+        text = f"{path} is full: the broker refuses records"
+        yield Finding("disks", Verdict.FAILURE, text, "free space; no restart is necessary")
+    if difference is not None:
+        is_same = abs(difference) <= CLOCK_DIFFERENCE_S
+        text = f"the broker's clock and this host's agree within {CLOCK_DIFFERENCE_S:.0f} s"
+        if not is_same:
+            ahead = "ahead of" if difference > 0 else "behind"
+            text = f"the broker's clock is {abs(difference):.0f} s {ahead} this host's"
+        yield graded(
+            "clock",
+            is_same,
+            text,
+            "run an NTP client on both hosts: retention and timestamps depend on their clocks",
+        )
+
+
+def clock_difference(address: str) -> float | None:
+    """Return by how many seconds the clock of a page's host is ahead of this one; 0 if it may fit.
+
+    The page states its time in whole seconds. None if it does not state one.
+
+    Raises:
+        OSError: the address does not respond.
+    """
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    before_s = time.time()
+    try:
+        with opener.open(f"http://{address}/", timeout=WAIT_MS / 1000) as response:
+            date = response.headers["Date"]
+    except urllib.error.HTTPError as error:  # any page states the time
+        date = error.headers["Date"]
+    except HTTPException:
+        return None
+    after_s = time.time()
+    if date is None:
+        return None
+    stated_s = parsedate_to_datetime(date).timestamp()
+    if stated_s > after_s:
+        return stated_s - after_s
+    return min(stated_s + 1 - before_s, 0.0)
