@@ -113,7 +113,7 @@ def examine_address(bootstrap: str) -> Findings:
         yield _reachable(f"broker {node.node_id}", node.host, node.port, own, Verdict.FAILURE)
     yield from _partitions(answer)
     yield from _disks((host, port))
-    page = _metrics_listener(host, port, min(own.brokers, default=0))
+    page = metrics_listener(host, port)
     if not page:
         advice = "set metrics.listener in the broker's settings to watch it"
         yield Finding("metrics", Verdict.WARNING, "the broker has no metrics page", advice)
@@ -236,16 +236,17 @@ def _disks(at: tuple[str, int]) -> Findings:
 # -- the metrics page --------------------------------------------------------------------------
 
 
-def _metrics_listener(host: str, port: int, broker_id: int) -> str:
-    """Return the broker's `metrics.listener`; "" if it has none, or no such key."""
-    resource = DescribeConfigsResource(
-        resource_type=BROKER,
-        resource_name=str(broker_id),
-        configuration_keys=["metrics.listener"],
-    )
+def metrics_listener(host: str, port: int) -> str:
+    """Return the `metrics.listener` of the broker at an address; "" if it has none."""
     try:
         connection = Connection(host, port, timeout_ms=WAIT_MS)
         try:
+            brokers = connection.call(MetadataRequest(topics=[]), MetadataResponse).brokers
+            resource = DescribeConfigsResource(
+                resource_type=BROKER,
+                resource_name=str(min((one.node_id for one in brokers), default=0)),
+                configuration_keys=["metrics.listener"],
+            )
             request = DescribeConfigsRequest(resources=[resource])
             answer = connection.call(request, DescribeConfigsResponse)
         finally:

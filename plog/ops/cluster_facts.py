@@ -1,0 +1,101 @@
+"""Describes a cluster as JSON: its brokers, topics, groups and transactions, bounded in size."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from plog.client.admin import BROKER, Admin
+from plog.client.group_admin import GroupAdmin
+from plog.client.transaction_admin import TransactionAdmin
+
+MAX_TOPICS = 1000
+MAX_GROUPS = 200
+MAX_MEMBERS = 100
+MAX_TRANSACTIONS = 1000
+WAIT_MS = 5_000
+
+
+def cluster(bootstrap: str) -> dict[str, Any]:
+    """Return the cluster's id, its brokers and its features."""
+    with Admin(bootstrap, request_timeout_ms=WAIT_MS) as admin:
+        return {
+            "cluster_id": admin.cluster_id(),
+            "controller_id": admin.controller_id(),
+            "brokers": [one._asdict() for one in admin.nodes()],
+            "features": [one._asdict() for one in admin.features()],
+        }
+
+
+def broker_settings(bootstrap: str) -> dict[str, Any]:
+    """Return the settings that each broker uses now, and where each comes from."""
+    with Admin(bootstrap, request_timeout_ms=WAIT_MS) as admin:
+        return {
+            str(node.node_id): {
+                one.name: {"value": one.value, "source": one.source}
+                for one in admin.describe_configs(BROKER, str(node.node_id))
+            }
+            for node in admin.nodes()
+        }
+
+
+def topics(bootstrap: str) -> dict[str, Any]:
+    """Return the topics and the state of their partitions."""
+    with Admin(bootstrap, request_timeout_ms=WAIT_MS) as admin:
+        found = admin.topics()
+    return {
+        "count": len(found),
+        "partitions": sum(len(topic.partitions) for topic in found.values()),
+        "topics": [
+            {
+                "name": topic.name,
+                "id": str(topic.topic_id),
+                "partitions": {
+                    str(index): {
+                        "leader": one.leader_id,
+                        "epoch": one.leader_epoch,
+                        "replicas": one.replicas,
+                        "isr": one.isr,
+                        "error": one.error_code,
+                    }
+                    for index, one in sorted(topic.partitions.items())
+                },
+            }
+            for topic in list(found.values())[:MAX_TOPICS]
+        ],
+    }
+
+
+def groups(bootstrap: str) -> dict[str, Any]:
+    """Return the consumer groups and their members."""
+    with GroupAdmin(bootstrap, request_timeout_ms=WAIT_MS) as admin:
+        listed = admin.groups()
+        described = [admin.describe(one.group_id) for one in listed[:MAX_GROUPS]]
+    return {
+        "count": len(listed),
+        "groups": [
+            {
+                **one._asdict(),
+                "coordinator": one.coordinator.node_id,
+                "members": [
+                    {
+                        **member._asdict(),
+                        "assigned": list(map(str, member.assigned or ())),
+                        "target": list(map(str, member.target or ())),
+                    }
+                    for member in one.members[:MAX_MEMBERS]
+                ],
+                "member_count": len(one.members),
+            }
+            for one in described
+        ],
+    }
+
+
+def transactions(bootstrap: str) -> dict[str, Any]:
+    """Return the transactional ids and their states."""
+    with TransactionAdmin(bootstrap, request_timeout_ms=WAIT_MS) as admin:
+        listed = admin.transactions()
+    return {
+        "count": len(listed),
+        "transactions": [one._asdict() for one in listed[:MAX_TRANSACTIONS]],
+    }

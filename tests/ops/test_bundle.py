@@ -1,0 +1,193 @@
+"""A bundle has everything about a broker, except secrets; it works without a broker, too."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from plog.client.admin import Admin
+from plog.ops.bundle import Bundle, BundleError, Source, collect, default_name
+from plog.ops.secrets import HIDDEN, Masker
+from tests.servers import BrokerProcess, free_port
+
+SECRETS = {
+    "properties": "sesame-of-the-file",
+    "jaas": "sesame in a jaas; config",
+    "commented": "sesame-in-a-comment",
+    "override": "sesame-of-an-override",
+    "variable": "sesame-of-a-variable",
+    "other variable": "sesame-of-another-program",
+    "logged": "sesame-of-a-log-line",
+    "logged json": "sesame of json",
+    "url": "sesame-of-a-proxy",
+    "pem": "c2VzYW1lIG9mIGEga2V5",
+}
+JAAS = "org.example.PlainLoginModule required username='u' password=\"{}\";"
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    """A broker with secrets in its properties, its variables and on its command line."""
+    directory = tmp_path_factory.mktemp("bundled")
+    variables = {"PLOG_SSL_KEY_PASSWORD": SECRETS["variable"], "AWS_KEY": SECRETS["other variable"]}
+    made = BrokerProcess(directory, environment=variables)
+    made.overrides |= {
+        "metrics.listener": f"127.0.0.1:{free_port()}",
+        "ssl.keystore.password": SECRETS["override"],
+    }
+    with made:
+        with Admin(made.bootstrap) as admin:
+            admin.create_topic("flights", partitions=3)
+        (directory / "server.properties").write_text(
+            f"log.dirs={made.log_dirs[0]}\nlisteners=PLAINTEXT://{made.bootstrap}\n"
+            f"metrics.listener={made.overrides['metrics.listener']}\n"
+            f"sasl.jaas.config={JAAS.format(SECRETS['jaas'])}\n"
+            f"listener.name.x.ssl.truststore.password: {SECRETS['properties'][:8]}\\\n"
+            f"   {SECRETS['properties'][8:]}\n"
+            f"#ssl.keystore.password={SECRETS['commented']}\n"
+        )
+        yield made
+
+
+def logged(directory: Path) -> Path:
+    path = directory / "kept.log"
+    path.write_text(
+        "first\n"
+        f"INFO x: sasl.jaas.config = {JAAS.format(SECRETS['logged'])}\n"
+        + json.dumps({"message": f'password="{SECRETS["logged json"]}"'})
+        + f"\nvia http://user:{SECRETS['url']}@proxy:3128/\n"
+        f"-----BEGIN PRIVATE KEY-----\n{SECRETS['pem']}\n-----END PRIVATE KEY-----\n"
+        f"again {SECRETS['properties']} and {SECRETS['override']}\nlast\n"
+    )
+    return path
+
+
+def contents(bundle: Bundle, path: Path) -> dict[str, bytes]:
+    bundle.write(path)
+    with tarfile.open(path) as archive:
+        archive.extractall(path.parent, filter="data")
+    directory = path.parent / path.name.removesuffix(".tar.gz")
+    return {one.name: one.read_bytes() for one in directory.iterdir()}
+
+
+def test_bundle_of_a_running_broker(broker: BrokerProcess, tmp_path: Path) -> None:
+    source = Source(
+        str(broker.directory / "server.properties"),
+        (f"ssl.key.password={SECRETS['override']}",),
+        {"PLOG_SSL_KEYSTORE_PASSWORD": SECRETS["variable"]},
+        log=str(logged(tmp_path)),
+        log_lines=7,
+    )
+    bundle = collect(source)
+    found = contents(bundle, tmp_path / default_name())
+    assert [part for part in bundle.parts if part.error] == []
+    assert set(found) == {"README.txt", *(part.name for part in bundle.parts)}
+    everything = b"".join(found.values())
+    assert [what for what, secret in SECRETS.items() if secret.encode() in everything] == []
+    assert HIDDEN.encode() in found["log.txt"]
+    assert found["log.txt"].endswith(b"\nlast\n")
+    assert b"first" not in found["log.txt"]  # only the last lines
+
+    topics = json.loads(found["topics.json"])
+    assert (topics["count"], topics["partitions"], topics["topics"][0]["name"]) == (1, 3, "flights")
+    process = json.loads(found["process.json"])
+    assert process["id"] == broker.pid
+    assert len(process["threads"]) > 3
+    assert {"S", "R", "D"} >= {one["state"] for one in process["threads"]}
+    assert any("Max open files" in line for line in process["limits"])
+    assert process["variables"]["PLOG_SSL_KEY_PASSWORD"] == HIDDEN
+    assert "AWS_KEY" not in process["variables"]
+    assert b"plog_build_info" in found["metrics.txt"]
+    assert json.loads(found["groups.json"])["count"] == 0
+    (used,) = json.loads(found["broker-settings.json"]).values()
+    assert used["metrics.listener"]["value"] == broker.overrides["metrics.listener"]
+    settings = json.loads(found["settings.json"])
+    assert settings["given"]["listeners"] == f"PLAINTEXT://{broker.bootstrap}"
+    assert settings["effective"]["num.partitions"] == "1"
+    assert (
+        f"5: listener.name.x.ssl.truststore.password={HIDDEN}".encode()
+        in (found["settings-file.txt"])
+    )
+    assert b"broker 0 of cluster" in found["doctor.txt"]
+    assert json.loads(found["disks.json"])[0]["bytes"]["flights-0"] >= 0
+    assert json.loads(found["versions.json"])["libraries"]["click"]
+    assert json.loads(found["host.json"])["proc"]["mounts"]
+
+
+def test_bundle_of_another_host_has_the_parts_of_the_protocol(
+    broker: BrokerProcess, tmp_path: Path
+) -> None:
+    bundle = collect(Source(bootstrap=broker.bootstrap, overrides=(f"log.dirs={tmp_path}/none",)))
+    collected = {part.name for part in bundle.parts if not part.error}
+    assert collected >= {"cluster.json", "topics.json", "metrics.txt", "broker-settings.json"}
+    assert {part.name for part in bundle.parts if part.error} == {
+        "settings-file.txt",
+        "process.json",
+        "log.txt",
+    }
+
+
+def test_bundle_without_a_broker_names_what_is_missing(tmp_path: Path) -> None:
+    path = tmp_path / "server.properties"
+    path.write_text(f"log.dirs={tmp_path}/data\nlog.retntion.ms=1\nssl.key.password=sesame\n")
+    bundle = collect(Source(str(path)))
+    found = contents(bundle, tmp_path / "b.tar.gz")
+    failed = {part.name: part.error for part in bundle.parts if part.error}
+    assert failed["topics.json"] == "the settings are wrong: doctor.txt has the reasons"
+    assert failed["log.txt"].startswith("no systemd unit uses these settings")
+    assert b"did you mean `log.retention.ms`" in found["doctor.txt"]
+    assert b"3: ssl.key.password=[hidden]" in found["settings-file.txt"]
+    for name, reason in failed.items():
+        assert f"{name}" in found["README.txt"].decode()
+        assert f"NOT COLLECTED: {reason}" in found["README.txt"].decode()
+
+
+def test_bundle_never_overwrites_and_is_for_its_owner_only(tmp_path: Path) -> None:
+    path = tmp_path / "b.tar.gz"
+    Bundle("now", contents={"a": b"1"}).write(path)
+    assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
+    before = path.read_bytes()
+    with pytest.raises(BundleError, match="exists: name another file with --output"):
+        Bundle("now").write(path)
+    assert path.read_bytes() == before
+    with pytest.raises(BundleError, match="No such file or directory"):
+        Bundle("now").write(tmp_path / "none" / "b.tar.gz")
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("retention.ms=5", "retention.ms=5"),
+        ("ssl.key.password=x y z", "ssl.key.password=[hidden]"),
+        ("a PASSWORD: x", "a PASSWORD: [hidden]"),
+        ('{"client_secret": "x", "b": 1}', '{"client_secret": [hidden]'),
+        ('{\\"password\\": \\"x\\"}', '{\\"password\\": [hidden]'),
+        ("ssl.truststore.location=/etc/x", "ssl.truststore.location=[hidden]"),
+        ("sasl.jaas.config=a required b='c';\nnext", "sasl.jaas.config=[hidden]\nnext"),
+        ("http://a:b@c/ http://a:b/", "http://a:[hidden]@c/ http://a:b/"),
+        ("invalid token '='", "invalid token '='"),
+    ],
+)
+def test_secrets_are_masked_by_their_names(text: str, shown: str) -> None:
+    assert Masker().text(text) == shown
+
+
+def test_known_secrets_are_masked_everywhere_and_short_ones_by_name_only() -> None:
+    masker = Masker()
+    masker.learn("ssl.key.password", 'a "quoted" one')
+    masker.learn("sasl.jaas.config", "x required password=opensesame user=u;")
+    masker.learn("x.password", "1")
+    masker.learn("ssl.client.auth", "required")
+    assert masker.text('1 a "quoted" one required') == "1 [hidden] required"
+    assert masker.text(json.dumps('a "quoted" one')) == '"[hidden]"'
+    assert masker.text("see opensesame") == "see [hidden]"
+    assert masker.json({"x.password": "1", "list": ["opensesame", 1, None]}) == {
+        "x.password": HIDDEN,
+        "list": [HIDDEN, 1, None],
+    }
