@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from plog.cli.output import json_option, print_json, print_rows
+from plog.cli.output import confirm, json_option, print_json, print_rows, yes_option
 
 
 @click.command()
@@ -21,7 +21,8 @@ from plog.cli.output import json_option, print_json, print_rows
     help="Write plog's topics and configs back to ZooKeeper, for a Kafka broker.",
 )
 @json_option
-def command(properties: str, zookeeper: str, give_back: bool, as_json: bool) -> None:
+@yes_option
+def command(properties: str, zookeeper: str, give_back: bool, as_json: bool, yes: bool) -> None:
     """Take over a stopped Kafka broker: import its topics' configs from ZooKeeper.
 
     PROPERTIES is the file that plog will run with. Its log.dirs and broker.id must be those of the
@@ -42,6 +43,12 @@ def command(properties: str, zookeeper: str, give_back: bool, as_json: bool) -> 
     from plog.settings.server_properties import read
 
     settings, _ = read(properties)
+    if give_back:
+        question = (
+            f"Overwrite the topics and configs in ZooKeeper {zookeeper} with plog's? plog then"
+            " does not start on its log directories."
+        )
+        confirm(question, "Not given back.", yes=yes)
     carry = adoption.give_back if give_back else adoption.adopt
     carried = carry(settings, zookeeper)
     if as_json:

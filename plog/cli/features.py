@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import click
 
-from plog.cli.output import bootstrap_option, json_option, print_done, print_rows
+from plog.cli.output import (
+    bootstrap_option,
+    confirm,
+    json_option,
+    print_done,
+    print_rows,
+    yes_option,
+)
 from plog.client.admin import Admin
 
 COLUMNS = ["Feature", "Lowest", "Highest", "In force"]
@@ -45,14 +52,23 @@ def list_features(bootstrap: str, as_json: bool) -> None:
 @json_option
 @click.option("--lower", is_flag=True, help="Allow LEVEL to be below the level in force.")
 @click.option("--dry-run", is_flag=True, help="Check the change and do not make it.")
+@yes_option
 def set_feature(
-    feature: str, level: int, bootstrap: str, as_json: bool, lower: bool, dry_run: bool
+    feature: str, level: int, bootstrap: str, as_json: bool, lower: bool, dry_run: bool, yes: bool
 ) -> None:
     """Set FEATURE to LEVEL in the whole cluster, at once; 0 turns it off.
+
+    Asks for confirmation before it lowers a level, because clients may use the higher levels.
 
     \b
       plog features set transaction.version 1 --lower
     """
+    if lower and not dry_run:
+        question = (
+            f"Lower {feature} to level {level} in the whole cluster? Clients can then no longer"
+            " use the levels above it."
+        )
+        confirm(question, "Not lowered.", yes=yes)
     with Admin(bootstrap) as admin:
         admin.set_feature(feature, level, lower=lower, validate_only=dry_run)
     text = f"{feature} {'could be' if dry_run else 'is'} at level {level}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -11,21 +12,25 @@ import click
 from plog.cli.group_resets import Targets, read_targets, reset_options
 from plog.cli.output import (
     bootstrap_option,
+    confirm,
     duration_text,
+    each,
+    execute_option,
     json_option,
+    names_text,
     print_done,
     print_json,
     print_rows,
     raise_all,
     say,
     topic_partitions,
+    yes_option,
 )
 from plog.coordinator.consumer_events import GroupState as ConsumerState
 from plog.coordinator.group_states import GroupState
 
 if TYPE_CHECKING:
     from plog.client.group_admin import GroupAdmin, GroupDescription, GroupMember
-    from plog.errors import KafkaError
     from plog.types import TopicPartition
 
 PARTITION_COLUMNS = [
@@ -206,29 +211,29 @@ def _behind(age_ms: int | None) -> str:
 )
 @click.option("--all-topics", is_flag=True, help="Reset all partitions with a committed offset.")
 @reset_options
-@click.option(
-    "--execute", is_flag=True, help="Apply the change; without this option it is only shown."
-)
+@execute_option
+@click.option("--dry-run", is_flag=True, help="Show the change and do not make it.")
 def reset(
     group: str,
     bootstrap: str,
     as_json: bool,
     topics: tuple[str, ...],
     all_topics: bool,
-    execute: bool,
+    yes: bool,
+    dry_run: bool,
     **given: Any,
 ) -> None:
     """Change the committed offsets of GROUP: where it continues to read.
 
-    Shows the old and the new offset of each partition, and changes nothing without --execute. The
-    group must not have members: stop its consumers first, because their commits would overwrite the
-    new offsets. A group that does not exist is created. An offset outside the log is replaced by
-    the nearer end of the log.
+    Shows the old and the new offset of each partition, then asks for confirmation. The group must
+    not have members: stop its consumers first, because their commits would overwrite the new
+    offsets. A group that does not exist is created. An offset outside the log is replaced by the
+    nearer end of the log.
 
     \b
       plog groups reset readers --topic flights --to-earliest
-      plog groups reset readers --topic flights:0,2 --to-datetime 2013-07-04T12:00 --execute
-      plog groups reset readers --all-topics --shift-by -100 --execute
+      plog groups reset readers --topic flights:0,2 --to-datetime 2013-07-04T12:00 --yes
+      plog groups reset readers --all-topics --shift-by -100 --dry-run
     """
     from plog.client.group_admin import GroupAdmin
     from plog.errors import GroupIdNotFound
@@ -255,23 +260,24 @@ def reset(
         changes = _changes(admin, targets, sorted(set(partitions)), committed)
         if not exists:
             say(f"plog: group {group!r} does not exist yet", err=True)
-        if execute and changes:
+        rows = [(at.topic, at.partition, committed.get(at), to) for at, to in changes.items()]
+        if not as_json:
+            print_rows(rows, ["Topic", "Partition", "From", "To"], as_json=False)
+        of_group = f"{counted(len(changes), 'offset')} of group {group}"
+        if changes and not dry_run:
+            sys.stdout.flush()  # the plan, before the question
+            confirm(f"Reset {of_group}?", "Not reset.", yes=yes)
             admin.commit(group, changes)
-    rows = [(at.topic, at.partition, committed.get(at), to) for at, to in changes.items()]
-    columns = ["Topic", "Partition", "From", "To"]
     if as_json:
         keys = ["topic", "partition", "from", "to"]
         objects = [dict(zip(keys, row, strict=True)) for row in rows]
-        print_json({"group": group, "executed": execute and bool(changes), "changes": objects})
-        return
-    print_rows(rows, columns, as_json=False)
-    of_group = f"{counted(len(changes), 'offset')} of group {group}"
-    if not changes:
+        print_json({"group": group, "executed": bool(changes) and not dry_run, "changes": objects})
+    elif not changes:
         say(f"Group {group} has no committed offsets.")
-    elif execute:
-        say(f"Reset {of_group}.")
+    elif dry_run:
+        say(f"Nothing is changed: without --dry-run the command resets {of_group}.")
     else:
-        say(f"Nothing is changed yet: --execute resets {of_group}.")
+        say(f"Reset {of_group}.")
 
 
 def _refuse_members(group: GroupDescription) -> None:
@@ -312,28 +318,23 @@ def _changes(
 @click.argument("groups", nargs=-1, required=True, metavar="GROUP...")
 @bootstrap_option
 @json_option
-def delete(groups: tuple[str, ...], bootstrap: str, as_json: bool) -> None:
+@yes_option
+def delete(groups: tuple[str, ...], bootstrap: str, as_json: bool, yes: bool) -> None:
     """Delete groups and their committed offsets.
 
-    Does not ask for confirmation. A group with members is not deleted; the others are. Consumers
-    that later join with the same group.id form a new group.
+    A group with members is not deleted; the others are. Consumers that later join with the same
+    group.id form a new group.
     """
     from plog.client.group_admin import GroupAdmin
-    from plog.errors import KafkaError
 
-    deleted: list[str] = []
-    faults: list[KafkaError] = []
+    its = "its" if len(groups) == 1 else "their"
+    question = f"Delete {names_text(groups, 'group')} and {its} committed offsets?"
+    confirm(question, "Not deleted.", yes=yes)
     with GroupAdmin(bootstrap) as admin:
-        for group in dict.fromkeys(groups):
-            try:
-                admin.delete(group)
-            except KafkaError as fault:
-                faults.append(fault)
-            else:
-                deleted.append(group)
+        deleted, faults = each(groups, admin.delete)
     if deleted:
         text = "\n".join(f"Deleted group {group}." for group in deleted)
-        print_done(text, {"groups": deleted, "deleted": True}, as_json=as_json)
+        print_done(text, {"groups": list(deleted), "deleted": True}, as_json=as_json)
     raise_all(faults)
 
 
@@ -349,7 +350,10 @@ def delete(groups: tuple[str, ...], bootstrap: str, as_json: bool) -> None:
     metavar="TOPIC[:0,1,2]",
     help="Delete the offsets of this topic, or of some of its partitions. Repeatable.",
 )
-def delete_offsets(group: str, bootstrap: str, as_json: bool, topics: tuple[str, ...]) -> None:
+@yes_option
+def delete_offsets(
+    group: str, bootstrap: str, as_json: bool, topics: tuple[str, ...], yes: bool
+) -> None:
     """Delete committed offsets of GROUP for some topics.
 
     Consumers then start in these partitions by their setting auto.offset.reset. The broker refuses
@@ -374,11 +378,13 @@ def delete_offsets(group: str, bootstrap: str, as_json: bool, topics: tuple[str,
                 )
             partitions += found
         partitions = sorted(set(partitions))
+        offsets = counted(len(partitions), "offset")
+        named = names_text(partitions, "partition")
+        confirm(f"Delete {offsets} of group {group} in {named}?", "Not deleted.", yes=yes)
         admin.delete_offsets(group, partitions)
     deleted = [{"topic": at.topic, "partition": at.partition} for at in partitions]
     print_done(
-        f"Deleted {counted(len(partitions), 'offset')} of group {group}:"
-        f" {', '.join(map(str, partitions))}.",
+        f"Deleted {offsets} of group {group}: {', '.join(map(str, partitions))}.",
         {"group": group, "deleted": deleted},
         as_json=as_json,
     )

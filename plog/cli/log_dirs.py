@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 
 import click
 
-from plog.cli.output import agrees, json_option, print_done, print_rows
+from plog.cli.output import confirm, json_option, print_done, print_rows, yes_option
 from plog.cli.properties import takes_properties
 
 MOST_NAMED = 5
@@ -22,7 +21,7 @@ MOST_NAMED = 5
     metavar="PATH-OR-ID",
     help="Remove a lost directory from the broker's list.",
 )
-@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@yes_option
 @json_option
 def command(
     properties: str | None,
@@ -76,10 +75,8 @@ def command(
                 " The broker creates them empty, unless another missing directory has them.",
                 err=True,
             )
-        if not (yes or agrees("Forget it?")):
-            click.echo("Not forgotten. Pass --yes to skip this question.", err=True)
-            sys.exit(1)
+        paths = ", ".join(str(one.path) for one in missing)
+        confirm(f"Forget {paths}?", "Not forgotten.", yes=yes)
         log_dirs.forget(missing)
     ids = [uuid_to_text(one.directory_id) for one in missing if one.directory_id is not None]
-    paths = ", ".join(str(one.path) for one in missing)
     print_done(f"Forgot {paths}.", {"forgotten": ids}, as_json=as_json)

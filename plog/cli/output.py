@@ -20,11 +20,15 @@ if TYPE_CHECKING:
     from plog.errors import KafkaError
 
 F = TypeVar("F", bound=Callable[..., Any])
+K = TypeVar("K")
+T = TypeVar("T")
 
 BOOTSTRAP_DEFAULT = "127.0.0.1:9092"
 ELECTION_S = 2.0
 """How long a partition may lack a leader before we say so; a new topic's do at first."""
 MOST_NAMED = 3
+MAX_LISTED = 10
+"""How many names a question lists."""
 MOST_DIGITS = len(str(2**63 - 1))
 SECOND_MS = 1000
 UNITS_S = {"d": 86_400, "h": 3_600, "m": 60, "s": 1}
@@ -102,13 +106,74 @@ def print_done(text: str, outcome: dict[str, Any], *, as_json: bool) -> None:
         say(text)
 
 
+def yes_option(function: F) -> F:
+    """Add --yes, shared by every command that destroys data; `confirm` reads its value."""
+    return click.option("--yes", is_flag=True, help="Do not ask for confirmation.")(function)
+
+
+def execute_option(function: F) -> F:
+    """Add --yes, and --execute as in Kafka's tools, to a command that shows its plan first."""
+    return click.option(
+        "--yes",
+        "--execute",
+        "yes",
+        is_flag=True,
+        help="Apply the change without confirmation. --execute is Kafka's name of this option.",
+    )(function)
+
+
+def confirm(question: str, declined: str, *, yes: bool) -> None:
+    """Ask before a command destroys data; without a yes end the command with status 1.
+
+    Every command that destroys data calls this before its first change.
+
+    Args:
+        question: names the data that is lost.
+        declined: the first sentence after any other answer, such as "Not deleted."
+        yes: the value of --yes, which skips the question.
+    """
+    if yes or agrees(question):
+        return
+    text = f"{declined} Pass --yes to skip this question."
+    if click.get_current_context().params.get("as_json"):
+        raise click.ClickException(text)
+    say(text, err=True)
+    sys.exit(1)
+
+
 def agrees(question: str) -> bool:
     """Ask for confirmation; without an answer return False."""
     try:
-        return click.confirm(question, err=True)
+        return click.confirm(printable(question), err=True)
     except click.Abort:
         click.echo(err=True)
         return False
+
+
+def names_text(names: Sequence[object], noun: str) -> str:
+    """Return names as a question or a sentence lists them: `topics a, b, c and 4 more`."""
+    named = ", ".join(str(name) for name in names[:MAX_LISTED])
+    more = f" and {len(names) - MAX_LISTED} more" if len(names) > MAX_LISTED else ""
+    return f"{noun if len(names) == 1 else f'{noun}s'} {named}{more}"
+
+
+def each(names: Iterable[K], act: Callable[[K], T]) -> tuple[dict[K, T], list[KafkaError]]:
+    """Call `act` with each name once; an error of one does not stop the others.
+
+    Returns:
+        The results by name, and the errors for `raise_all`. Equal errors count once: without a
+        broker every name has the same.
+    """
+    from plog.errors import KafkaError
+
+    results: dict[K, T] = {}
+    faults: dict[str, KafkaError] = {}
+    for name in dict.fromkeys(names):
+        try:
+            results[name] = act(name)
+        except KafkaError as fault:
+            faults.setdefault(str(fault), fault)
+    return results, list(faults.values())
 
 
 def raise_all(faults: Sequence[KafkaError], *, most: int | None = None) -> None:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import sys
-
 import click
 
 from plog.cli.output import (
-    agrees,
     bootstrap_option,
+    confirm,
+    each,
     json_option,
+    names_text,
     print_done,
     print_json,
     print_rows,
-    say,
+    raise_all,
+    yes_option,
 )
 
 
@@ -193,20 +194,27 @@ def add_partitions(topic: str, count: int, bootstrap: str, as_json: bool) -> Non
 
 
 @command.command()
-@click.argument("topic")
+@click.argument("topics", nargs=-1, required=True, metavar="TOPIC...")
 @bootstrap_option
 @json_option
-@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
-def delete(topic: str, bootstrap: str, as_json: bool, yes: bool) -> None:
-    """Delete TOPIC and all its records."""
+@yes_option
+def delete(topics: tuple[str, ...], bootstrap: str, as_json: bool, yes: bool) -> None:
+    """Delete topics and all their records.
+
+    A topic that cannot be deleted does not stop the others.
+    """
     from plog.client.admin import Admin
 
-    if not (yes or agrees(f"Delete topic {topic} and all its records?")):
-        say("Not deleted. Pass --yes to skip this question.", err=True)
-        sys.exit(1)
+    its = "its" if len(topics) == 1 else "their"
+    question = f"Delete {names_text(topics, 'topic')} and all {its} records?"
+    confirm(question, "Not deleted.", yes=yes)
     with Admin(bootstrap) as admin:
-        admin.delete_topic(topic)
-    print_done(f"Deleted topic {topic}.", {"topic": topic, "deleted": True}, as_json=as_json)
+        deleted, faults = each(topics, admin.delete_topic)
+    if deleted:
+        text = "\n".join(f"Deleted topic {topic}." for topic in deleted)
+        named = {"topic": topics[0]} if len(topics) == 1 else {"topics": list(deleted)}
+        print_done(text, {**named, "deleted": True}, as_json=as_json)
+    raise_all(faults)
 
 
 @command.command("delete-records", context_settings={"ignore_unknown_options": True})
@@ -215,15 +223,20 @@ def delete(topic: str, bootstrap: str, as_json: bool, yes: bool) -> None:
 @click.argument("offset", type=click.IntRange(-1))
 @bootstrap_option
 @json_option
-def delete_records(topic: str, partition: int, offset: int, bootstrap: str, as_json: bool) -> None:
+@yes_option
+def delete_records(
+    topic: str, partition: int, offset: int, bootstrap: str, as_json: bool, yes: bool
+) -> None:
     """Delete the records of a PARTITION of TOPIC below OFFSET.
 
     OFFSET -1 deletes all records of the partition.
     """
-    from plog.client.admin import Admin
+    from plog.client.admin import END, Admin
     from plog.types import TopicPartition
 
     where = TopicPartition(topic, partition)
+    which = "all records" if offset == END else f"the records below offset {offset}"
+    confirm(f"Delete {which} of partition {where}?", "Not deleted.", yes=yes)
     with Admin(bootstrap) as admin:
         start = admin.delete_records({where: offset})[where]
     print_done(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -11,8 +12,10 @@ import click
 from plog.cli.output import (
     MOST_NAMED,
     bootstrap_option,
+    confirm,
     duration_ms,
     duration_text,
+    execute_option,
     json_option,
     print_json,
     print_rows,
@@ -313,9 +316,8 @@ def find_hanging(
     metavar="EPOCH",
     help="With the two options above, instead of --start-offset: abort without a check.",
 )
-@click.option(
-    "--execute", is_flag=True, help="Apply the change; without this option it is only shown."
-)
+@execute_option
+@click.option("--dry-run", is_flag=True, help="Show the transaction and do not abort it.")
 def abort(
     topic: str,
     partition: int,
@@ -325,13 +327,14 @@ def abort(
     producer_id: int | None,
     producer_epoch: int | None,
     coordinator_epoch: int | None,
-    execute: bool,
+    yes: bool,
+    dry_run: bool,
 ) -> None:
     """Abort a hanging transaction in a PARTITION of TOPIC.
 
-    Shows the transaction, and changes nothing without --execute. The abort is final, and applies to
-    this partition only: read_committed consumers skip the records of the transaction there and
-    continue. The command refuses a transaction that a coordinator is going to end, because its
+    Shows the transaction, then asks for confirmation. The abort is final, and applies to this
+    partition only: read_committed consumers skip the records of the transaction there and continue.
+    The command refuses a transaction that a coordinator is going to end, because its
     other partitions may still be committed.
 
     With --producer-id, --producer-epoch and --coordinator-epoch the command checks nothing. Use
@@ -341,7 +344,6 @@ def abort(
     \b
       plog transactions find-hanging
       plog transactions abort flights 0 --start-offset 4711
-      plog transactions abort flights 0 --start-offset 4711 --execute
     """
     from plog.client.transaction_admin import TransactionAdmin
 
@@ -361,18 +363,21 @@ def abort(
         (at,) = admin.partitions_of(topic, [partition])
         if start_offset is not None:
             numbers = _marker(_hanging_at(admin, at, start_offset).producer)
-        if execute:
+        row = {"topic": topic, "partition": partition, **numbers, "start_offset": start_offset}
+        whose = f"the transaction of producer {numbers['producer_id']} in {at}"
+        if not as_json:
+            _print_table([row], ABORT_COLUMNS)
+        if not dry_run:
+            sys.stdout.flush()  # the transaction, before the question
+            lost = "read_committed consumers never see its records there."
+            confirm(f"Abort {whose}? Then {lost}", "Not aborted.", yes=yes)
             admin.abort(at, **numbers)
-    row = {"topic": topic, "partition": partition, **numbers, "start_offset": start_offset}
     if as_json:
-        print_json({**row, "executed": execute})
-        return
-    _print_table([row], ABORT_COLUMNS)
-    whose = f"the transaction of producer {numbers['producer_id']} in {at}"
-    if execute:
-        say(f"Aborted {whose}.")
+        print_json({**row, "executed": not dry_run})
+    elif dry_run:
+        say(f"Nothing is changed: without --dry-run the command aborts {whose}.")
     else:
-        say(f"Nothing is changed yet: --execute aborts {whose}.")
+        say(f"Aborted {whose}.")
 
 
 def _hanging_at(admin: TransactionAdmin, at: TopicPartition, start_offset: int) -> OpenTransaction:

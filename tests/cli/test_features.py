@@ -24,9 +24,9 @@ def test_levels_are_listed_and_changed(call):
     try:
         call("features", "set", NAME, 1, "--lower", "--dry-run")
         assert listed(call) == [groups, before]
-        call("features", "set", NAME, 1, "--lower")
+        call("features", "set", NAME, 1, "--lower", "--yes")
         assert listed(call) == [groups, {**before, "in_force": 1}]
-        call("features", "set", NAME, 0, "--lower")
+        call("features", "set", NAME, 0, "--lower", "--yes")
         assert listed(call) == [groups, {**before, "in_force": 0}]
     finally:
         call("features", "set", NAME, 2)
@@ -41,7 +41,7 @@ def test_what_cannot_be_is_refused(call, name, level):
 
 def test_groups_are_turned_off_and_on(call):
     try:
-        call("features", "set", "group.version", 0, "--lower")
+        call("features", "set", "group.version", 0, "--lower", "--yes")
         assert [one["in_force"] for one in listed(call)] == [0, 2]
     finally:
         call("features", "set", "group.version", 1)

@@ -141,9 +141,9 @@ def test_group_of_the_consumer_protocol_is_listed_and_described(call, broker, wr
         assert one["partitions"] == one["target"] == [f"{written}-0", f"{written}-1"]
         table = call("groups", "describe", "new").stdout.decode()
         assert "type consumer, epoch 1, assignment epoch 1, assignor uniform" in table
-        line = error_of(call("groups", "delete", "new", status=1))
+        line = error_of(call("groups", "delete", "new", "--yes", status=1))
         assert "stop its consumers first" in line
-    call("groups", "delete", "new")
+    call("groups", "delete", "new", "--yes")
 
 
 def test_members_of_both_protocols_are_described_with_what_they_are_to_have(call, broker, written):
@@ -194,15 +194,17 @@ def test_group_with_a_member_is_described(call, broker, written, monkeypatch):
         assert f"{written}-0,{written}-1" in table
         for refused in (
             ["reset", "live", "--all-topics", "--to-earliest"],
-            ["delete", "live"],
+            ["delete", "live", "--yes"],
         ):
             line = error_of(call("groups", *refused, status=1))
             assert "group 'live'" in line
             assert "stop its consumers first" in line
-        line = error_of(call("groups", "delete-offsets", "live", "--topic", written, status=1))
+        line = error_of(
+            call("groups", "delete-offsets", "live", "--topic", written, "--yes", status=1)
+        )
         assert "its members consume the topic" in line
         assert committed(broker, "live", written) == {0: 5}
-    assert call("groups", "delete", "live").stdout == b"Deleted group live.\n"
+    assert call("groups", "delete", "live", "--yes").stdout == b"Deleted group live.\n"
 
 
 @pytest.mark.parametrize(
@@ -218,7 +220,7 @@ def test_group_with_a_member_is_described(call, broker, written, monkeypatch):
     ],
 )
 def test_topic_is_reset_once_that_is_asked_for(call, broker, group, written, to, expected):
-    shown = call("groups", "reset", group, "--topic", written, *to, "--json")
+    shown = call("groups", "reset", group, "--topic", written, *to, "--dry-run", "--json")
     assert changes(shown) == expected
     assert json.loads(shown.stdout)["executed"] is False
     assert committed(broker, group, written) == {0: 2}
@@ -293,23 +295,31 @@ def test_offsets_are_shifted_within_the_log(call, broker, group, written, shift,
 
 
 def test_reset_says_what_it_would_do(call, group, written):
-    done = call("groups", "reset", group, "--topic", f"{written}:0", "--to-earliest")
-    text = done.stdout.decode()
+    reset = ["groups", "reset", group, "--topic", f"{written}:0", "--to-earliest"]
+    text = call(*reset, "--dry-run").stdout.decode()
     assert "From" in text
-    assert text.endswith(f"Nothing is changed yet: --execute resets 1 offset of group {group}.\n")
+    last = f"Nothing is changed: without --dry-run the command resets 1 offset of group {group}.\n"
+    assert text.endswith(last)
+    asked = call(*reset, status=1)
+    assert "From" in asked.stdout.decode()
+    assert asked.stderr.decode().splitlines() == [
+        f"Reset 1 offset of group {group}? [y/N]: ",
+        "Not reset. Pass --yes to skip this question.",
+    ]
+    assert "Reset 1 offset" in call(*reset, stdin=b"y\n").stdout.decode()
 
 
 def test_group_that_does_not_exist_is_made(call, broker, written):
     name = f"new-of-{written}"
     arguments = "groups", "reset", name, "--topic", written, "--to-latest"
-    shown = call(*arguments, "--json")
+    shown = call(*arguments, "--dry-run", "--json")
     assert changes(shown) == {0: (None, 5), 1: (None, 3)}
     assert error_of(shown) == f"plog: group '{name}' does not exist yet"
     assert name not in call("groups", "list").stdout.decode()
     done = call(*arguments, "--execute")
     assert f"Reset 2 offsets of group {name}." in done.stdout.decode()
     assert committed(broker, name, written) == {0: 5, 1: 3}
-    assert call(*arguments).stderr == b""  # now it is there
+    assert call(*arguments, "--dry-run").stderr == b""  # now it is there
     nothing = call("groups", "reset", "nobody", "--all-topics", "--to-latest", "--execute")
     assert nothing.stdout.decode().endswith("Group nobody has no committed offsets.\n")
     shifted = call("groups", "reset", "nobody", "--topic", written, "--shift-by", 1, status=1)
@@ -317,7 +327,7 @@ def test_group_that_does_not_exist_is_made(call, broker, written):
 
 
 def test_start_of_a_log_bounds_a_reset(call, broker, group, written):
-    call("topics", "delete-records", written, 0, 4)
+    call("topics", "delete-records", written, 0, 4, "--yes")
     call("groups", "reset", group, "--topic", f"{written}:0", "--to-offset", 1, "--execute")
     assert committed(broker, group, written) == {0: 4}
 
@@ -380,8 +390,8 @@ def test_wrong_use_is_status_2_with_the_usage(call, arguments):
     "arguments",
     [
         ["describe", "nobody"],
-        ["delete", "nobody"],
-        ["delete-offsets", "nobody", "--topic", "t"],
+        ["delete", "nobody", "--yes"],
+        ["delete-offsets", "nobody", "--topic", "t", "--yes"],
     ],
 )
 def test_group_nobody_has_heard_of_is_one_line(call, arguments):
@@ -405,7 +415,7 @@ def test_reset_of_what_is_not_there_is_one_line(call, group, written):
 
 
 def test_groups_are_deleted_but_for_those_that_cannot_be(call, group):
-    done = call("groups", "delete", "nobody", group, "noone", status=1)
+    done = call("groups", "delete", "nobody", group, "noone", "--yes", status=1)
     assert done.stdout.decode() == f"Deleted group {group}.\n"
     first, second = done.stderr.decode().splitlines()
     assert "'nobody'" in first
@@ -415,11 +425,11 @@ def test_groups_are_deleted_but_for_those_that_cannot_be(call, group):
 
 def test_offsets_are_deleted(call, broker, group, written):
     commit(broker, group, {TopicPartition(written, 1): 3})
-    done = call("groups", "delete-offsets", group, "--topic", f"{written}:1")
+    done = call("groups", "delete-offsets", group, "--topic", f"{written}:1", "--yes")
     assert done.stdout.decode() == f"Deleted 1 offset of group {group}: {written}-1.\n"
     assert committed(broker, group, written) == {0: 2}
-    told = json.loads(call("groups", "delete-offsets", group, "--topic", written, "--json").stdout)
-    assert told["deleted"] == [{"topic": written, "partition": 0}]
+    done = call("groups", "delete-offsets", group, "--topic", written, "--yes", "--json")
+    assert json.loads(done.stdout)["deleted"] == [{"topic": written, "partition": 0}]
     assert committed(broker, group, written) == {}
 
 

@@ -70,7 +70,7 @@ def test_topic_is_created_listed_described_and_deleted(call, broker):
     assert told["topic_id"] in table
     added = call("topics", "add-partitions", "life", 5, "--json")
     assert json.loads(added.stdout) == {"topic": "life", "partitions": 5}
-    removed = call("topics", "delete-records", "life", 1, -1, "--json")
+    removed = call("topics", "delete-records", "life", 1, -1, "--yes", "--json")
     assert json.loads(removed.stdout)["log_start_offset"] == 2
     for answer in (b"", b"n\n"):
         refused = call("topics", "delete", "life", stdin=answer, status=1)
@@ -86,7 +86,7 @@ def test_topic_is_created_listed_described_and_deleted(call, broker):
         (["topics", "describe", "nowhere"], "'nowhere' does not exist"),
         (["topics", "delete", "nowhere", "--yes"], "nowhere"),
         (["topics", "add-partitions", "nowhere", 3], "nowhere"),
-        (["topics", "delete-records", "nowhere", 0, 1], "nowhere"),
+        (["topics", "delete-records", "nowhere", 0, 1, "--yes"], "nowhere"),
         (["topics", "create", "a/b"], "a/b"),
         (
             ["topics", "create", "t", "--replication-factor", 5],

@@ -170,10 +170,12 @@ def test_hanging_transaction_is_found_and_aborted_once_that_is_asked_for(call, e
     }
     abort = ["transactions", "abort", at.topic, 0, "--start-offset", start]
     whose = f"the transaction of producer {one.producer.id} in {at}.\n"
-    text = call(*abort).stdout.decode()
+    text = call(*abort, "--dry-run").stdout.decode()
     assert all(column in text for column in ABORT_COLUMNS)
-    assert text.endswith(f"Nothing is changed yet: --execute aborts {whose}")
-    assert json.loads(call(*abort, "--json").stdout) == {**marker, "executed": False}
+    assert text.endswith(f"Nothing is changed: without --dry-run the command aborts {whose}")
+    shown = json.loads(call(*abort, "--dry-run", "--json").stdout)
+    assert shown == {**marker, "executed": False}
+    assert "Not aborted." in call(*abort, status=1).stderr.decode()
     assert len(hanging(call, at)) == 1
     text = call("transactions", "describe", one.transactional_id).stdout.decode()
     assert f"Transactional id {one.transactional_id}: PrepareCommit, producer" in text

@@ -38,6 +38,7 @@ SERVER_OPTIONS = {
 """The options that name a server, by parameter. A command needs one of these to be in the sweep."""
 ARGUMENTS = {
     "topic": UNKNOWN,
+    "topics": UNKNOWN,
     "group": UNKNOWN,
     "groups": UNKNOWN,
     "transactional_id": UNKNOWN,
@@ -55,6 +56,8 @@ ARGUMENTS = {
 MORE = {
     "topics delete": ["--yes"],
     "groups reset": ["--topic", UNKNOWN, "--to-earliest"],
+    "topics delete-records": ["--yes"],
+    "groups delete": ["--yes"],
     "groups delete-offsets": ["--topic", UNKNOWN],
     "transactions abort": ["--start-offset", "0"],
     "host-metrics": ["--count", "1", "--every", "0.1", "--no-create"],

@@ -105,7 +105,14 @@ def test_kafka_goes_by_the_checkpoints(tmp_path: Path) -> None:
         broker = written_by_plog(tmp_path)
         properties = tmp_path / "server.properties"
         properties.write_text("".join(f"{k}={v}\n" for k, v in broker.overrides.items()))
-        plog("adopt", "--give-back", "--zookeeper", f"127.0.0.1:{zookeeper.port}", properties)
+        plog(
+            "adopt",
+            "--give-back",
+            "--yes",
+            "--zookeeper",
+            f"127.0.0.1:{zookeeper.port}",
+            properties,
+        )
         data = broker.log_dirs[0]
         kept = tmp_path / "kept"
         shutil.copytree(data, kept)

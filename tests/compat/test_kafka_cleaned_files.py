@@ -363,7 +363,7 @@ def go_on(directory: Path, zookeeper: ZooKeeper) -> None:
         assert empty_batches(data / f"{topic}-0") >= len(CODECS)
     properties = directory / "server.properties"
     properties.write_text("".join(f"{key}={value}\n" for key, value in broker.overrides.items()))
-    plog("adopt", "--give-back", "--zookeeper", f"127.0.0.1:{zookeeper.port}", properties)
+    plog("adopt", "--give-back", "--yes", "--zookeeper", f"127.0.0.1:{zookeeper.port}", properties)
 
     kafka = Kafka(directory / "kafka", data, zookeeper, "log.cleaner.backoff.ms=100\n")
     try:

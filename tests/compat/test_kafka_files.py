@@ -332,7 +332,7 @@ def test_plog_goes_on_where_kafka_stopped_and_kafka_where_plog_did(
     indexes = sorted((data / "tx-0").glob("*.txnindex"))
     aborted = [one for index in indexes for one in decode_aborted(index.read_bytes())]
     assert [one.first_offset for one in aborted] == [8 * n + 4 for n in range(6)]
-    plog("adopt", "--give-back", "--zookeeper", f"127.0.0.1:{zookeeper.port}", properties)
+    plog("adopt", "--give-back", "--yes", "--zookeeper", f"127.0.0.1:{zookeeper.port}", properties)
     again = Kafka(tmp_path / "again", data, zookeeper)
     try:
         everything = written + more
@@ -410,7 +410,7 @@ def test_plog_goes_on_where_kafka_was_killed_and_kafka_where_plog_was(
         broker.kill()
     del after
 
-    plog("adopt", "--give-back", "--zookeeper", f"127.0.0.1:{zookeeper.port}", properties)
+    plog("adopt", "--give-back", "--yes", "--zookeeper", f"127.0.0.1:{zookeeper.port}", properties)
     again = Kafka(tmp_path / "again", data[0], zookeeper, settings)
     try:
         assert Confluent().consume(again.bootstrap, "all", len(written)) == written
@@ -451,7 +451,7 @@ def test_kafka_serves_what_began_with_plog(
             admin.alter_configs(TOPIC, "tx", [("retention.ms", SET, "7000000")])
             # Kafka knows these by ids that plog has drawn.
             ids = {name: admin.topic(name).topic_id for name in ("all", "moved", "tx", "left")}
-    plog("adopt", "--give-back", "--zookeeper", f"127.0.0.1:{zookeeper.port}", properties)
+    plog("adopt", "--give-back", "--yes", "--zookeeper", f"127.0.0.1:{zookeeper.port}", properties)
 
     kafka = Kafka(tmp_path / "kafka", broker.log_dirs[0], zookeeper)
     try:

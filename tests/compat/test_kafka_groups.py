@@ -179,7 +179,7 @@ def test_groups_go_on_where_kafka_stopped_and_where_plog_did(tmp_path: Path) -> 
                 assert ours.commit("many", 8) is ErrorCode.NONE
         assert "failed with an internal error" not in broker.log
 
-        plog("adopt", "--give-back", "--zookeeper", place, properties)
+        plog("adopt", "--give-back", "--yes", "--zookeeper", place, properties)
         with (
             kafka(tmp_path / "again", data, zookeeper) as again,
             closing(speak(again.port)) as wire,
