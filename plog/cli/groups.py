@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from plog.cli.group_resets import Targets, read_targets, reset_options
+from plog.cli.group_views import describe, list_groups
 from plog.cli.output import (
     bootstrap_option,
     confirm,
-    duration_text,
     each,
     execute_option,
     json_option,
@@ -26,23 +25,12 @@ from plog.cli.output import (
     topic_partitions,
     yes_option,
 )
-from plog.coordinator.consumer_events import GroupState as ConsumerState
 from plog.coordinator.group_states import GroupState
 
 if TYPE_CHECKING:
-    from plog.client.group_admin import GroupAdmin, GroupDescription, GroupMember
+    from plog.client.group_admin import GroupAdmin
+    from plog.client.group_descriptions import GroupDescription
     from plog.types import TopicPartition
-
-PARTITION_COLUMNS = [
-    *("Topic", "Partition", "Committed", "End", "Lag", "Behind"),
-    *("Member", "Client", "Host"),
-]
-MEMBER_COLUMNS = [
-    *("Member", "Client", "Host", "Instance", "Type", "Epoch"),
-    *("Count", "Partitions", "Target"),
-]
-STATES = list(dict.fromkeys(state.value for state in (*GroupState, *ConsumerState)))
-"""States of classic groups and of consumer groups."""
 
 
 @click.group()
@@ -59,143 +47,8 @@ def command() -> None:
     """
 
 
-@command.command("list")
-@bootstrap_option
-@json_option
-@click.option(
-    "--state",
-    "states",
-    multiple=True,
-    type=click.Choice(STATES, case_sensitive=False),
-    help="List only groups in this state. Repeatable.",
-)
-def list_groups(bootstrap: str, as_json: bool, states: tuple[str, ...]) -> None:
-    """List consumer groups.
-
-    A group is Stable while its members read and Empty when it has no members. While partitions are
-    reassigned, it is PreparingRebalance or CompletingRebalance (type classic), or Assigning or
-    Reconciling (type consumer). In a classic group a member assigns the partitions; in a consumer
-    group the broker does (the members' setting group.protocol). Protocol is the kind of members:
-    "consumer", "connect" and so on. It is empty if the group never had members, only offsets.
-    """
-    from plog.client.group_admin import GroupAdmin
-
-    with GroupAdmin(bootstrap) as admin:
-        groups = admin.groups(states)
-    rows = [(one.group_id, one.state, one.group_type, one.protocol_type) for one in groups]
-    print_rows(rows, ["Group", "State", "Type", "Protocol"], as_json=as_json)
-
-
-@command.command()
-@click.argument("group")
-@bootstrap_option
-@json_option
-@click.option("--members", is_flag=True, help="List the members with their partitions.")
-def describe(group: str, bootstrap: str, as_json: bool, members: bool) -> None:
-    """Show the committed offsets, the lag and the members of GROUP.
-
-    Committed is the offset that the group reads next, and End the offset after the last record. Lag
-    is the difference. Behind is how long the next record has been waiting. Committed is empty if
-    the group has not committed an offset yet; Behind is empty if the next record was deleted.
-
-    In a consumer group (KIP-848), group and members have epochs. A member whose epoch is below the
-    group's assignment epoch still has to give up partitions before it gets its Target. Type is the
-    protocol of a member: classic or consumer, while a group's clients are being upgraded.
-    """
-    from plog.client.group_admin import GroupAdmin
-
-    with GroupAdmin(bootstrap) as admin:
-        described = admin.describe(group)
-        if members:
-            rows = [_member(member) for member in described.members]
-        else:
-            rows = _partitions(admin, described)
-    about = {
-        "group": described.group_id,
-        "state": described.state,
-        "assignor": described.assignor,
-        "members": len(described.members),
-        "coordinator": described.coordinator.node_id,
-        "type": described.group_type,
-        "epoch": described.epoch,
-        "assignment_epoch": described.assignment_epoch,
-    }
-    if as_json:
-        print_json({**about, ("assignments" if members else "partitions"): rows})
-        return
-    say(_line(described))
-    if not rows:
-        say("The group has no members." if members else "The group has no committed offsets.")
-        return
-    if not members:
-        rows = [{**row, "behind_ms": _behind(row["behind_ms"])} for row in rows]
-    columns = MEMBER_COLUMNS if members else PARTITION_COLUMNS
-    # Terminals are narrow: leave out columns without values.
-    shown = [
-        (name, cells)
-        for name, *cells in zip(columns, *(row.values() for row in rows), strict=True)
-        if any(cell not in (None, "") for cell in cells)
-    ]
-    names, cells = zip(*shown, strict=True)
-    print_rows(list(zip(*cells, strict=True)), names, as_json=False)
-
-
-def _line(group: GroupDescription) -> str:
-    from plog.types import counted
-
-    coordinator = group.coordinator
-    epochs = ""
-    if group.epoch is not None:
-        epochs = f" type consumer, epoch {group.epoch}, assignment epoch {group.assignment_epoch},"
-    return (
-        f"Group {group.group_id}: {group.state},{epochs} assignor {group.assignor or 'none'},"
-        f" {counted(len(group.members), 'member')}, coordinator broker {coordinator.node_id}"
-        f" ({coordinator.host}:{coordinator.port})"
-    )
-
-
-def _partitions(admin: GroupAdmin, group: GroupDescription) -> list[dict[str, Any]]:
-    """Return a row for each partition with a committed offset or an assigned member."""
-    owners = {at: member for member in group.members for at in member.assigned or ()}
-    offsets: dict[TopicPartition, int | None] = dict.fromkeys(owners)
-    offsets.update(admin.committed(group.group_id))
-    lags = admin.lags(offsets, time.time_ns() // 1_000_000)
-    rows = []
-    for at in sorted(offsets):
-        owner, lag = owners.get(at), lags[at]
-        rows.append(
-            {
-                "topic": at.topic,
-                "partition": at.partition,
-                "committed": offsets[at],
-                "end": lag.log_end,
-                "lag": lag.records,
-                "behind_ms": lag.age_ms,
-                "member": owner.member_id if owner else None,
-                "client": owner.client_id if owner else None,
-                "host": owner.host if owner else None,
-            }
-        )
-    return rows
-
-
-def _member(member: GroupMember) -> dict[str, Any]:
-    assigned = member.assigned
-    return {
-        "member": member.member_id,
-        "client": member.client_id,
-        "host": member.host,
-        "instance": member.instance_id,
-        "type": member.member_type,
-        "epoch": member.epoch,
-        "count": None if assigned is None else len(assigned),
-        "partitions": None if assigned is None else [str(at) for at in assigned],
-        "target": None if member.target is None else [str(at) for at in member.target],
-    }
-
-
-def _behind(age_ms: int | None) -> str:
-    return "" if age_ms is None else duration_text(age_ms)
+command.add_command(list_groups)
+command.add_command(describe)
 
 
 @command.command()
@@ -333,8 +186,8 @@ def delete(groups: tuple[str, ...], bootstrap: str, as_json: bool, yes: bool) ->
     with GroupAdmin(bootstrap) as admin:
         deleted, faults = each(groups, admin.delete)
     if deleted:
-        text = "\n".join(f"Deleted group {group}." for group in deleted)
-        print_done(text, {"groups": list(deleted), "deleted": True}, as_json=as_json)
+        lines = [f"Deleted group {group}." for group in deleted]
+        print_done(lines, {"groups": list(deleted), "deleted": True}, as_json=as_json)
     raise_all(faults)
 
 

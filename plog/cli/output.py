@@ -80,6 +80,26 @@ def print_rows(
     Console(width=width).print(table)
 
 
+def print_columns(
+    rows: Sequence[Sequence[Any]],
+    columns: Sequence[str],
+    *,
+    optional: Sequence[str],
+    title: str | None = None,
+) -> None:
+    """Print rows as a table without the optional columns that have no values.
+
+    Terminals are narrow: an empty column takes the room of the others.
+    """
+    shown = [
+        at
+        for at, column in enumerate(columns)
+        if column not in optional or any(row[at] not in (None, "") for row in rows)
+    ]
+    cells = [[row[at] for at in shown] for row in rows]
+    print_rows(cells, [columns[at] for at in shown], as_json=False, title=title)
+
+
 def table_width(table: Any) -> int:
     """Return the width of a rich table without folded cells."""
     from rich.console import Console
@@ -98,12 +118,13 @@ def say(text: str, *, err: bool = False) -> None:
     click.echo(printable(text), err=err)
 
 
-def print_done(text: str, outcome: dict[str, Any], *, as_json: bool) -> None:
-    """Print the outcome of a command: a sentence, or a JSON object."""
+def print_done(text: str | Iterable[str], outcome: dict[str, Any], *, as_json: bool) -> None:
+    """Print the outcome of a command: a sentence or several, or a JSON object."""
     if as_json:
         print_json(outcome)
-    else:
-        say(text)
+        return
+    for line in [text] if isinstance(text, str) else text:
+        say(line)
 
 
 def yes_option(function: F) -> F:
@@ -167,13 +188,18 @@ def each(names: Iterable[K], act: Callable[[K], T]) -> tuple[dict[K, T], list[Ka
     from plog.errors import KafkaError
 
     results: dict[K, T] = {}
-    faults: dict[str, KafkaError] = {}
+    faults: list[KafkaError] = []
     for name in dict.fromkeys(names):
         try:
             results[name] = act(name)
         except KafkaError as fault:
-            faults.setdefault(str(fault), fault)
-    return results, list(faults.values())
+            faults.append(fault)
+    return results, distinct(faults)
+
+
+def distinct(faults: Iterable[KafkaError]) -> list[KafkaError]:
+    """Return the errors with different texts, in their order."""
+    return list({str(fault): fault for fault in faults}.values())
 
 
 def raise_all(faults: Sequence[KafkaError], *, most: int | None = None) -> None:

@@ -211,9 +211,9 @@ def delete(topics: tuple[str, ...], bootstrap: str, as_json: bool, yes: bool) ->
     with Admin(bootstrap) as admin:
         deleted, faults = each(topics, admin.delete_topic)
     if deleted:
-        text = "\n".join(f"Deleted topic {topic}." for topic in deleted)
+        lines = [f"Deleted topic {topic}." for topic in deleted]
         named = {"topic": topics[0]} if len(topics) == 1 else {"topics": list(deleted)}
-        print_done(text, {**named, "deleted": True}, as_json=as_json)
+        print_done(lines, {**named, "deleted": True}, as_json=as_json)
     raise_all(faults)
 
 

@@ -6,38 +6,32 @@ asks again while a coordinator is elected, loads or moves.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterable, Mapping
 from functools import cached_property, partial
-from typing import NamedTuple
 
 from plog.client import coordinators
 from plog.client.administration import Administration
 from plog.client.connection import Connection
 from plog.client.coordinators import Coordinators, KeyType
+from plog.client.group_descriptions import (
+    DEAD,
+    GroupDescription,
+    ListedGroup,
+    consumer_description,
+    description,
+)
 from plog.client.group_lag import PartitionLag, measure
+from plog.client.group_survey import GroupSurvey, Survey
 from plog.client.metadata import Node
 from plog.client.offsets import EARLIEST, LATEST, list_offsets
-from plog.errors import (
-    ErrorCode,
-    GroupIdNotFound,
-    InvalidRequest,
-    NonEmptyGroup,
-    error_for,
-)
-from plog.protocol import codec
+from plog.errors import ErrorCode, GroupIdNotFound, NonEmptyGroup, error_for
 from plog.protocol.messages.consumer_groups import (
-    Assignment,
     ConsumerGroupDescribeRequest,
     ConsumerGroupDescribeResponse,
-    DescribedConsumerGroup,
 )
-from plog.protocol.messages.consumer_protocol import ConsumerProtocolAssignment
 from plog.protocol.messages.group_admin import (
     DeleteGroupsRequest,
     DeleteGroupsResponse,
-    DescribedGroup,
-    DescribedGroupMember,
     DescribeGroupsRequest,
     DescribeGroupsResponse,
     ListGroupsRequest,
@@ -57,14 +51,6 @@ from plog.protocol.messages.offsets import (
 )
 from plog.types import NO_OFFSET, TopicPartition
 
-DEAD = "Dead"
-"""The state of a group that does not exist."""
-CLASSIC, CONSUMER = "classic", "consumer"
-"""Types of groups, by the protocol of their members (KIP-848)."""
-MEMBER_TYPES = {0: CLASSIC, 1: CONSUMER}
-"""By the member types of ConsumerGroupDescribe v1."""
-CONSUMER_PROTOCOL = "consumer"
-"""Protocol type of the groups whose assignments have Kafka's own encoding."""
 HINTS: Mapping[int, str] = {
     **coordinators.HINTS,
     ErrorCode.GROUP_ID_NOT_FOUND: "it does not exist",
@@ -73,49 +59,6 @@ HINTS: Mapping[int, str] = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "no such topic or partition",
 }
 """What a code means here, if the brokers send no message with it."""
-
-_VERSION = struct.Struct(">h")
-
-
-class ListedGroup(NamedTuple):
-    """A group as its coordinator lists it; `state` is "" if an old broker does not send it."""
-
-    group_id: str
-    state: str
-    protocol_type: str
-    group_type: str
-
-
-class GroupMember(NamedTuple):
-    """A member; `assigned` is None if its assignment does not have Kafka's own encoding.
-
-    In a consumer group (KIP-848) a member has an epoch and a target: the partitions that it will
-    have once it and the others have given up theirs. There `member_type` may be either type, or ""
-    if the broker does not send it.
-    """
-
-    member_id: str
-    instance_id: str | None
-    client_id: str
-    host: str
-    assigned: tuple[TopicPartition, ...] | None
-    epoch: int | None = None
-    target: tuple[TopicPartition, ...] | None = None
-    member_type: str = CLASSIC
-
-
-class GroupDescription(NamedTuple):
-    """A group; `assignor` is "" until one is chosen. Classic groups have no epochs."""
-
-    group_id: str
-    state: str
-    protocol_type: str
-    assignor: str
-    members: list[GroupMember]
-    coordinator: Node
-    group_type: str = CLASSIC
-    epoch: int | None = None
-    assignment_epoch: int | None = None
 
 
 class GroupAdmin(Administration):
@@ -129,16 +72,25 @@ class GroupAdmin(Administration):
 
     def groups(self, states: Iterable[str] = ()) -> list[ListedGroup]:
         """Return every broker's groups by name, in these states (Kafka's names) or in all."""
-        request = ListGroupsRequest(states_filter=list(states), types_filter=[])
         self._cluster.refresh([])
         found: dict[str, ListedGroup] = {}
         for node_id in sorted(self._cluster.nodes):
-            answer = self._coordinators.settled(partial(self._list, node_id, request))
-            for group in answer.groups:
-                found[group.group_id] = ListedGroup(
-                    group.group_id, group.group_state, group.protocol_type, group.group_type
-                )
+            found.update((group.group_id, group) for group in self._list(node_id, states))
         return [group for _, group in sorted(found.items())]
+
+    def survey(self, now_ms: int, states: Iterable[str] = ()) -> Survey:
+        """Return every broker's groups with members, offsets and lag, in these states or in all.
+
+        Asks about many groups in each request.
+
+        Args:
+            now_ms: the time from which the ages of records count, in ms since 1970.
+
+        Raises:
+            KafkaError: no broker answers.
+        """
+        list_groups = partial(self._list, states=states)
+        return GroupSurvey(self._cluster, list_groups, self.describe, self.committed).take(now_ms)
 
     def describe(self, group_id: str) -> GroupDescription:
         """Return a group with its members.
@@ -156,7 +108,7 @@ class GroupAdmin(Administration):
             if group.error_code != ErrorCode.GROUP_ID_NOT_FOUND:
                 _check(group.error_code, _named(group_id))
             if group.error_code == ErrorCode.NONE and group.group_state != DEAD:
-                return _description(group, coordinator)
+                return description(group, coordinator)
             if not connection.serves(ConsumerGroupDescribeRequest):
                 _check(ErrorCode.GROUP_ID_NOT_FOUND, _named(group_id))
             request = ConsumerGroupDescribeRequest(
@@ -164,7 +116,7 @@ class GroupAdmin(Administration):
             )
             (found,) = connection.call(request, ConsumerGroupDescribeResponse).groups
             _check(found.error_code, _named(group_id))
-            return _consumer_description(found, coordinator)
+            return consumer_description(found, coordinator)
 
         return self._coordinators.ask(group_id, ask)
 
@@ -322,10 +274,19 @@ class GroupAdmin(Administration):
         found = list_offsets(self._cluster, times, timeout_ms=self._timeout_ms)
         return {partition: at.offset for partition, at in found.items()}
 
-    def _list(self, node_id: int, request: ListGroupsRequest) -> ListGroupsResponse:
-        answer = self._cluster.connection(node_id).call(request, ListGroupsResponse)
-        _check(answer.error_code, f"groups of broker {node_id}")
-        return answer
+    def _list(self, node_id: int, states: Iterable[str]) -> list[ListedGroup]:
+        """Return the groups of a broker, which may still load them."""
+        request = ListGroupsRequest(states_filter=list(states), types_filter=[])
+
+        def ask() -> ListGroupsResponse:
+            answer = self._cluster.connection(node_id).call(request, ListGroupsResponse)
+            _check(answer.error_code, f"groups of broker {node_id}")
+            return answer
+
+        return [
+            ListedGroup(group.group_id, group.group_state, group.protocol_type, group.group_type)
+            for group in self._coordinators.settled(ask).groups
+        ]
 
 
 _named = KeyType.GROUP.named
@@ -347,88 +308,3 @@ def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[TopicParti
     for partition in sorted(partitions):
         topics.setdefault(partition.topic, []).append(partition)
     return topics
-
-
-def _description(group: DescribedGroup, coordinator: Node) -> GroupDescription:
-    return GroupDescription(
-        group.group_id,
-        group.group_state,
-        group.protocol_type,
-        group.protocol_data,
-        [_member(member, group.protocol_type) for member in group.members],
-        coordinator,
-    )
-
-
-def _consumer_description(group: DescribedConsumerGroup, coordinator: Node) -> GroupDescription:
-    return GroupDescription(
-        group.group_id,
-        group.group_state,
-        CONSUMER_PROTOCOL,
-        group.assignor_name,
-        [
-            GroupMember(
-                member.member_id,
-                member.instance_id,
-                member.client_id,
-                member.client_host.removeprefix("/"),
-                _partitions(member.assignment),
-                member.member_epoch,
-                _partitions(member.target_assignment),
-                MEMBER_TYPES.get(member.member_type, ""),
-            )
-            for member in group.members
-        ],
-        coordinator,
-        CONSUMER,
-        group.group_epoch,
-        group.assignment_epoch,
-    )
-
-
-def _partitions(assignment: Assignment) -> tuple[TopicPartition, ...]:
-    return tuple(
-        sorted(
-            TopicPartition(topic.topic_name, number)
-            for topic in assignment.topic_partitions
-            for number in topic.partitions
-        )
-    )
-
-
-def _member(member: DescribedGroupMember, protocol_type: str) -> GroupMember:
-    is_known = protocol_type == CONSUMER_PROTOCOL
-    return GroupMember(
-        member.member_id,
-        member.group_instance_id,
-        member.client_id,
-        # Kafka's brokers put Java's slash before an address.
-        member.client_host.removeprefix("/"),
-        decode_assignment(bytes(member.member_assignment)) if is_known else None,
-    )
-
-
-def decode_assignment(data: bytes) -> tuple[TopicPartition, ...] | None:
-    """Return the partitions of a member's assignment, sorted; None if the encoding is not Kafka's.
-
-    Empty data, as in a group that rebalances, means no partitions.
-    """
-    if not data:
-        return ()
-    if len(data) < _VERSION.size:
-        return None
-    (version,) = _VERSION.unpack_from(data)
-    newest = ConsumerProtocolAssignment.api.versions.high
-    try:
-        found, _ = codec.decode(
-            ConsumerProtocolAssignment, min(version, newest), data, _VERSION.size
-        )
-    except InvalidRequest:
-        return None
-    return tuple(
-        sorted(
-            TopicPartition(topic.topic, index)
-            for topic in found.assigned_partitions
-            for index in topic.partitions
-        )
-    )

@@ -1,12 +1,12 @@
 """The lag of a group: in records, and in time by the timestamp of the next record it reads.
 
-Owns the arithmetic and the fetches that find those records, for all partitions of a leader at once.
-Keeps no state.
+Owns the arithmetic and the fetches that find those records, for all groups and all partitions of a
+leader at once. Keeps no state.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -14,9 +14,9 @@ from plog.client import fetcher
 from plog.client.connection import Connection
 from plog.client.fetcher import Ask, Fetched, Limits
 from plog.client.metadata import Cluster
-from plog.client.offsets import LATEST, ask_leaders
+from plog.client.offsets import LATEST, ask_each
 from plog.client.record_stream import RecordStream
-from plog.errors import KafkaError, UnknownTopicOrPartition
+from plog.errors import ErrorCode, KafkaError
 from plog.types import NO_TIMESTAMP, TopicPartition
 
 FIRST_BATCHES = Limits(
@@ -26,6 +26,9 @@ FIRST_BATCHES = Limits(
 (KIP-74), so each fetch leaves fewer partitions."""
 MAX_EMPTY = 16
 """How many fetches without a readable record (markers, compacted offsets) are followed."""
+
+
+Position = tuple[TopicPartition, int]
 
 
 class PartitionLag(NamedTuple):
@@ -48,86 +51,130 @@ def measure(
 
     The lag of deleted partitions and of partitions without a leader is not known.
     """
-    ends = _ends(cluster, offsets)
+    return measure_groups(cluster, {"": offsets}, now_ms).lags[""]
+
+
+class GroupLags(NamedTuple):
+    """The lag of groups, by group and partition, and the errors of partitions without an end."""
+
+    lags: dict[str, dict[TopicPartition, PartitionLag]]
+    faults: dict[TopicPartition, KafkaError]
+
+
+def measure_groups(
+    cluster: Cluster, groups: Mapping[str, Mapping[TopicPartition, int | None]], now_ms: int
+) -> GroupLags:
+    """Return the lag of many groups, with one ListOffsets for each leader.
+
+    Args:
+        groups: the offsets of each group, as for `measure`.
+    """
+    wanted = {partition for offsets in groups.values() for partition in offsets}
+    found, faults = ask_each(cluster, dict.fromkeys(sorted(wanted), LATEST))
+    ends = {partition: at.offset for partition, at in found.items()}
     behind = {
-        partition: offset
+        (partition, offset)
+        for offsets in groups.values()
         for partition, offset in offsets.items()
         if offset is not None and offset < ends.get(partition, offset)
     }
     timestamps = _timestamps(cluster, behind, ends)
-    found: dict[TopicPartition, PartitionLag] = {}
-    for partition, offset in offsets.items():
+
+    def lag(partition: TopicPartition, offset: int | None) -> PartitionLag:
         end = ends.get(partition)
         if end is None or offset is None:
-            found[partition] = PartitionLag(end)
-            continue
-        lag = end - offset
-        age_ms = 0 if lag == 0 else None
-        timestamp = timestamps.get(partition, NO_TIMESTAMP)
+            return PartitionLag(end)
+        age_ms = 0 if end == offset else None
+        timestamp = timestamps.get((partition, offset), NO_TIMESTAMP)
         if timestamp >= 0:
             age_ms = max(now_ms - timestamp, 0)
-        found[partition] = PartitionLag(end, lag, age_ms)
-    return found
+        return PartitionLag(end, end - offset, age_ms)
 
-
-def _ends(
-    cluster: Cluster, partitions: Mapping[TopicPartition, object]
-) -> dict[TopicPartition, int]:
-    if not partitions:
-        return {}
-    cluster.refresh(sorted({partition.topic for partition in partitions}))
-    led = [partition for partition in partitions if cluster.known_leader(partition) is not None]
-    try:
-        found, _ = ask_leaders(cluster, dict.fromkeys(led, LATEST))
-    except UnknownTopicOrPartition:  # deleted just now
-        return {}
-    return {partition: at.offset for partition, at in found.items()}
+    lags = {
+        group: {partition: lag(partition, offset) for partition, offset in offsets.items()}
+        for group, offsets in groups.items()
+    }
+    return GroupLags(lags, faults)
 
 
 def _timestamps(
-    cluster: Cluster, offsets: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
-) -> dict[TopicPartition, int]:
+    cluster: Cluster, positions: Iterable[Position], ends: Mapping[TopicPartition, int]
+) -> dict[Position, int]:
     """Return the timestamps of the first records at or after offsets, where leaders answer."""
-    by_leader: dict[int, dict[TopicPartition, Ask]] = {}
-    found: dict[TopicPartition, int] = {}
-    for partition, offset in offsets.items():
+    by_leader: dict[int, dict[TopicPartition, _Search]] = {}
+    found: dict[Position, int] = {}
+    for partition, offset in positions:
         with suppress(KafkaError):  # it has no leader any more
             leader = cluster.leader(partition)
-            ask = Ask(partition, offset, leader.leader_epoch)
-            by_leader.setdefault(leader.leader_id, {})[partition] = ask
-    for leader_id, asks in by_leader.items():
+            of_leader = by_leader.setdefault(leader.leader_id, {})
+            search = of_leader.setdefault(partition, _Search(leader.leader_epoch, {}))
+            search.wanted[offset] = [offset]
+    for leader_id, searches in by_leader.items():
         with suppress(KafkaError):  # it goes away
-            _ask_leader(cluster.connection(leader_id), asks, ends, found)
+            _ask_leader(cluster.connection(leader_id), searches, ends, found)
     return found
+
+
+class _Search(NamedTuple):
+    """The search for the next records of groups in one partition.
+
+    Attributes:
+        wanted: by the offset of the next fetch, the committed offsets that need a record from
+            there.
+    """
+
+    leader_epoch: int
+    wanted: dict[int, list[int]]
 
 
 def _ask_leader(
     connection: Connection,
-    left: dict[TopicPartition, Ask],
+    searches: dict[TopicPartition, _Search],
     ends: Mapping[TopicPartition, int],
-    found: dict[TopicPartition, int],
+    found: dict[Position, int],
 ) -> None:
-    """Fetch from one leader until every partition has given a record; each time all of them."""
-    for _ in range(len(left) + MAX_EMPTY):
-        asked = {partition: ask.offset for partition, ask in left.items()}
-        fetcher.send_fetch(connection, left.values(), FIRST_BATCHES)
+    """Fetch from one leader until every search has ended; each time from all partitions."""
+    rounds = sum(len(search.wanted) for search in searches.values()) + MAX_EMPTY
+    for _ in range(rounds):
+        asked = {at: min(search.wanted) for at, search in searches.items() if search.wanted}
+        if not asked:
+            return
+        asks = [Ask(at, offset, searches[at].leader_epoch) for at, offset in asked.items()]
+        fetcher.send_fetch(connection, asks, FIRST_BATCHES)
+        has_progress = False
         for answer in fetcher.receive_fetch(connection, asked):
-            ask = left.pop(answer.partition)
-            try:
-                timestamp = _first_timestamp(answer, ask.offset)
-            except KafkaError:  # gone by retention, or damaged
+            at = answer.partition
+            if answer.error is not None:
+                is_gone = answer.error.code == ErrorCode.OFFSET_OUT_OF_RANGE
+                _drop(searches[at].wanted, asked[at] if is_gone else None)
+                has_progress = True
                 continue
-            if timestamp is not None:
-                found[ask.partition] = timestamp
-            elif answer.next_offset < ends[ask.partition]:
-                left[ask.partition] = ask._replace(offset=answer.next_offset)
-        if not left or asked == {partition: ask.offset for partition, ask in left.items()}:
+            if answer.next_offset > asked[at]:
+                _use(answer, searches[at].wanted, ends[at], found)
+                has_progress = True
+        if not has_progress:
             return
 
 
-def _first_timestamp(answer: Fetched, offset: int) -> int | None:
-    """Return the timestamp of the first record of a response; None without a record."""
-    if answer.error is not None:
-        raise answer.error
-    taken = RecordStream(answer, offset).take(1)
-    return taken[0].timestamp if taken else None
+def _drop(wanted: dict[int, list[int]], offset: int | None) -> None:
+    """Give up one offset (gone by retention), or all (None: its leader refuses the partition)."""
+    if offset is None:
+        wanted.clear()
+    else:
+        del wanted[offset]
+
+
+def _use(
+    answer: Fetched, wanted: dict[int, list[int]], end: int, found: dict[Position, int]
+) -> None:
+    """Find the next records of all offsets that a response covers."""
+    covered = [at for at in wanted if at < answer.next_offset]
+    for offset in [offset for at in covered for offset in wanted.pop(at)]:
+        try:
+            records = RecordStream(answer, offset).take(1)
+        except KafkaError:  # damaged
+            continue
+        if records:
+            found[answer.partition, offset] = records[0].timestamp
+        elif answer.next_offset < end:
+            wanted.setdefault(answer.next_offset, []).append(offset)

@@ -128,17 +128,62 @@ def ask_leaders(
             fault = fault or lost
             continue
         found.update(answered)
-        fault = fault or refused
+        fault = fault or next(iter(refused.values()), None)
     if fault is None and len(found) < len(times):
         left = ", ".join(str(partition) for partition in times if partition not in found)
         raise UnknownTopicOrPartition(f"the ListOffsets response lacks {left}")
     return found, fault
 
 
+def ask_each(
+    cluster: Cluster, times: Mapping[TopicPartition, int]
+) -> tuple[dict[TopicPartition, OffsetAndTimestamp], dict[TopicPartition, KafkaError]]:
+    """Ask each leader once, with the metadata of now; an error of one does not stop the others.
+
+    Returns:
+        The offsets found, and the error of every other partition.
+
+    Raises:
+        KafkaError: no broker answers.
+    """
+    if not times:
+        return {}, {}
+    topics = sorted({partition.topic for partition in times})
+    cluster.refresh(topics)
+    missing: dict[str, KafkaError] = {}
+    for topic in topics:
+        try:
+            cluster.topic(topic)
+        except KafkaError as fault:
+            missing[topic] = fault
+    found: dict[TopicPartition, OffsetAndTimestamp] = {}
+    faults: dict[TopicPartition, KafkaError] = {}
+    by_leader: dict[int, dict[TopicPartition, int]] = {}
+    for partition, timestamp in times.items():
+        try:
+            if partition.topic in missing:
+                raise missing[partition.topic]
+            leader_id = cluster.leader(partition).leader_id
+        except KafkaError as fault:
+            faults[partition] = fault
+            continue
+        by_leader.setdefault(leader_id, {})[partition] = timestamp
+    for node_id, asked in by_leader.items():
+        try:
+            answered, refused = _ask(cluster, node_id, asked, 0)
+        except KafkaError as lost:
+            answered, refused = {}, dict.fromkeys(asked, lost)
+        found.update(answered)
+        faults.update(refused)
+    for partition in times.keys() - found.keys() - faults.keys():
+        faults[partition] = UnknownTopicOrPartition(f"the ListOffsets response lacks {partition}")
+    return found, faults
+
+
 def _ask(
     cluster: Cluster, node_id: int, times: Mapping[TopicPartition, int], isolation_level: int
-) -> tuple[dict[TopicPartition, OffsetAndTimestamp], KafkaError | None]:
-    """Ask one leader; return its offsets, and the first refusal."""
+) -> tuple[dict[TopicPartition, OffsetAndTimestamp], dict[TopicPartition, KafkaError]]:
+    """Ask one leader; return its offsets and its refusals."""
     topics: dict[str, list[ListOffsetsPartition]] = {}
     for partition, timestamp in times.items():
         topics.setdefault(partition.topic, []).append(
@@ -159,14 +204,13 @@ def _ask(
         ListOffsetsResponse,
     )
     found: dict[TopicPartition, OffsetAndTimestamp] = {}
-    refused: KafkaError | None = None
+    refused: dict[TopicPartition, KafkaError] = {}
     for topic in answer.topics:
         for part in topic.partitions:
             at = TopicPartition(topic.name, part.partition_index)
             if part.error_code == ErrorCode.NONE:
                 found[at] = OffsetAndTimestamp(part.offset, part.timestamp, part.leader_epoch)
-            elif refused is None:
-                refused = error_for(
-                    part.error_code, f"offsets of {at}: {error_for(part.error_code)}"
-                )
+            else:
+                text = f"offsets of {at}: {error_for(part.error_code)}"
+                refused[at] = error_for(part.error_code, text)
     return found, refused

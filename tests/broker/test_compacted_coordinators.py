@@ -13,8 +13,9 @@ import pytest
 from plog._native.batch import scan
 from plog.client.admin import Admin
 from plog.client.consumer import Consumer
-from plog.client.group_admin import GroupAdmin, GroupDescription
+from plog.client.group_admin import GroupAdmin
 from plog.client.group_consumer import GroupConsumer, GroupMetadata
+from plog.client.group_descriptions import GroupDescription
 from plog.client.producer import Producer
 from plog.client.transaction_admin import ONGOING, TransactionAdmin, TransactionDescription
 from plog.coordinator.consumer_log import ConsumerKey, decode_key

@@ -16,7 +16,8 @@ from plog.client import fetcher, group_lag
 from plog.client.admin import Admin
 from plog.client.connection import Connection
 from plog.client.fetcher import Ask, Limits
-from plog.client.group_admin import GroupAdmin, decode_assignment
+from plog.client.group_admin import GroupAdmin
+from plog.client.group_descriptions import decode_assignment
 from plog.client.group_lag import PartitionLag
 from plog.client.producer import Producer
 from plog.errors import (

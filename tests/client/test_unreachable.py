@@ -161,6 +161,7 @@ ADMIN = {
     "Administration.close": local(lambda one: one.close()),
     "GroupAdmin.close": local(lambda one: one.close()),
     "GroupAdmin.groups": Call(lambda one: one.groups()),
+    "GroupAdmin.survey": Call(lambda one: one.survey(0)),
     "GroupAdmin.describe": Call(lambda one: one.describe(GROUP)),
     "GroupAdmin.delete": Call(lambda one: one.delete(GROUP)),
     "GroupAdmin.committed": Call(lambda one: one.committed(GROUP)),
@@ -295,6 +296,10 @@ CLUSTER = {
         lambda one: coordinators.open_coordinator(one, coordinators.KeyType.GROUP, GROUP)
     ),
     "group_lag.measure": Call(lambda one: group_lag.measure(one, {TP: 0}, 0)),
+    "group_lag.measure_groups": Call(
+        lambda one: group_lag.measure_groups(one, {GROUP: {TP: 0}}, 0)
+    ),
+    "offsets.ask_each": Call(lambda one: offsets.ask_each(one, {TP: 0})),
     "offsets.ask_leaders": Call(ask_leaders),
     "offsets.list_offsets": Call(
         lambda one: offsets.list_offsets(one, {TP: 0}, timeout_ms=TIMEOUT_MS)

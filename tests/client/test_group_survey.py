@@ -1,0 +1,240 @@
+"""All groups of a cluster at once: what they cost, and faults that hide no other group."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from plog.client.admin import Admin
+from plog.client.connection import Connection
+from plog.client.group_admin import GroupAdmin
+from plog.client.group_lag import measure_groups
+from plog.client.metadata import Cluster
+from plog.client.producer import Producer
+from plog.errors import ErrorCode, KafkaError
+from plog.protocol.api_keys import ApiKey
+from plog.protocol.messages.group_admin import (
+    DescribedGroup,
+    DescribeGroupsResponse,
+    ListGroupsResponse,
+)
+from plog.protocol.messages.group_admin import ListedGroup as Listed
+from plog.protocol.messages.groups import FindCoordinatorResponse
+from plog.protocol.messages.list_offsets import (
+    ListOffsetsPartitionResponse,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
+from plog.protocol.messages.offsets import (
+    OffsetFetchResponse,
+    OffsetFetchResponseGroup,
+    OffsetFetchResponsePartition,
+    OffsetFetchResponsePartitions,
+    OffsetFetchResponseTopic,
+    OffsetFetchResponseTopics,
+)
+from plog.types import TopicPartition
+from tests.client.fake_broker import FakeBroker
+from tests.group_members import member
+
+NOW_MS = 1_700_000_000_000
+
+
+def test_survey_is_the_sum_of_the_groups(bootstrap: str, new_topic: Callable[..., str]) -> None:
+    topic, other = new_topic(2), new_topic(1)
+    with Producer(bootstrap) as producer:
+        for age_ms in (5_000, 4_000, 3_000):
+            producer.send(topic, b"v", partition=0, timestamp_ms=NOW_MS - age_ms)
+            producer.send(other, b"v", partition=0, timestamp_ms=NOW_MS - 10 * age_ms)
+    first, second = TopicPartition(topic, 0), TopicPartition(other, 0)
+    with GroupAdmin(bootstrap) as admin:
+        admin.commit("survey-one", {first: 1, second: 2})
+        admin.commit("survey-two", {first: 0})
+        admin.commit("survey-three", {first: 3})
+        with member(bootstrap, "survey-four", topic, group_protocol="consumer"):
+            survey = admin.survey(NOW_MS)
+        assert survey.faults == []
+        found = {one.listed.group_id: one for one in survey.groups}
+        assert list(found) == sorted(found)
+        assert found["survey-one"].total == (3, 30_000, 0)
+        assert found["survey-two"].total == (3, 5_000, 0)
+        assert found["survey-three"].total == (0, 0, 0)
+        four = found["survey-four"]
+        assert four.total == (None, None, 0)
+        assert four.offsets == {first: None, TopicPartition(topic, 1): None}
+        assert four.description is not None
+        assert (four.listed.group_type, len(four.description.members)) == ("consumer", 1)
+        for name in ("survey-one", "survey-two", "survey-three"):
+            assert found[name].description == admin.describe(name)
+            assert found[name].lags == admin.lags(admin.committed(name), NOW_MS)
+
+
+def test_two_hundred_groups_take_few_requests(
+    bootstrap: str, new_topic: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each group has offsets of its own; the records are found in what other groups fetched."""
+    topic = new_topic(2)
+    count = 200
+    with Producer(bootstrap, linger_ms=5) as producer:
+        for number in range(2 * count):
+            producer.send(topic, b"v", partition=number % 2, timestamp_ms=NOW_MS - number)
+    sent: list[str] = []
+    send = Connection.send
+
+    def counted_send(self: Connection, request: object, *more: object, **options: object) -> None:
+        sent.append(type(request).__name__)
+        send(self, request, *more, **options)
+
+    with GroupAdmin(bootstrap) as admin:
+        for number in range(count):
+            at = {TopicPartition(topic, index): number for index in range(2)}
+            admin.commit(f"many{number:03}", at)
+        monkeypatch.setattr(Connection, "send", counted_send)
+        survey = admin.survey(NOW_MS)
+    many = [one for one in survey.groups if one.listed.group_id.startswith("many")]
+    assert [one.total.records for one in many] == [2 * (count - n) for n in range(count)]
+    assert [one.total.age_ms for one in many] == [2 * number + 1 for number in range(count)]
+    assert len(sent) < 20, sent
+
+
+def test_deleted_record_of_one_group_does_not_hide_the_age_of_others(
+    bootstrap: str, admin: Admin, new_topic: Callable[..., str]
+) -> None:
+    at = TopicPartition(new_topic(1), 0)
+    with Producer(bootstrap) as producer:
+        for age_ms in (3_000, 2_000, 1_000):
+            producer.send(at.topic, b"v", partition=0, timestamp_ms=NOW_MS - age_ms)
+            producer.flush()
+    admin.delete_records({at: 1})
+    offsets = {f"group{offset}": {at: offset} for offset in range(4)}
+    with Cluster(bootstrap) as cluster:
+        measured = measure_groups(cluster, offsets, NOW_MS)
+    ages = [measured.lags[group][at].age_ms for group in offsets]
+    assert ages == [None, 2_000, 1_000, 0]
+
+
+class Coordinator(FakeBroker):
+    """A broker with the groups g0, g1, ..., which have committed offset 3 of partitions 0 and 1."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__(partitions=2)
+        self.names = [f"g{number}" for number in range(count)]
+        self.faults: dict[str, int] = {}
+        self.answers |= {
+            ApiKey.LIST_GROUPS: self._list,
+            ApiKey.DESCRIBE_GROUPS: self._describe,
+            ApiKey.OFFSET_FETCH: self._committed,
+            ApiKey.LIST_OFFSETS: self._ends,
+            ApiKey.FIND_COORDINATOR: lambda request, _: FindCoordinatorResponse(
+                error_code=0, node_id=1, host="127.0.0.1", port=self.port
+            ),
+        }
+
+    def metadata(self, request, header):
+        answer = super().metadata(request, header)
+        for topic in answer.topics:
+            topic.partitions[1].leader_id = -1
+        return answer
+
+    def _list(self, request, header):
+        groups = [
+            Listed(group_id=name, protocol_type="", group_state="Empty", group_type="classic")
+            for name in self.names
+        ]
+        return ListGroupsResponse(error_code=0, groups=groups)
+
+    def _describe(self, request, header):
+        groups = [
+            DescribedGroup(
+                error_code=self.faults.get(name, 0),
+                group_id=name,
+                group_state="Empty",
+                protocol_type="",
+                protocol_data="",
+                members=[],
+            )
+            for name in request.groups
+        ]
+        return DescribeGroupsResponse(groups=groups)
+
+    def _committed(self, request, header):
+        parts = [{"partition_index": index, "committed_offset": 3} for index in range(2)]
+        if header.api_version < 8:
+            old = [OffsetFetchResponsePartition(**part) for part in parts]
+            return OffsetFetchResponse(topics=[OffsetFetchResponseTopic(name="t", partitions=old)])
+        new = [OffsetFetchResponsePartitions(**part) for part in parts]
+        return OffsetFetchResponse(
+            groups=[
+                OffsetFetchResponseGroup(
+                    group_id=group.group_id,
+                    topics=[OffsetFetchResponseTopics(name="t", partitions=new)],
+                )
+                for group in request.groups
+            ]
+        )
+
+    def _ends(self, request, header):
+        return ListOffsetsResponse(
+            topics=[
+                ListOffsetsTopicResponse(
+                    name=topic.name,
+                    partitions=[
+                        ListOffsetsPartitionResponse(
+                            partition_index=part.partition_index,
+                            error_code=0,
+                            timestamp=-1,
+                            offset=3,
+                            leader_epoch=0,
+                        )
+                        for part in topic.partitions
+                    ],
+                )
+                for topic in request.topics
+            ]
+        )
+
+
+def test_fault_of_a_group_and_a_lost_partition_hide_no_other_group() -> None:
+    with Coordinator(3) as fake, GroupAdmin(fake.bootstrap, request_timeout_ms=500) as admin:
+        fake.faults["g1"] = ErrorCode.GROUP_AUTHORIZATION_FAILED
+        survey = admin.survey(NOW_MS)
+    first, second, third = survey.groups
+    assert first.total == third.total == (0, 0, 1)
+    assert (second.total, second.description) == ((None, None, 0), None)
+    assert "group 'g1'" in str(second.fault)
+    (lost,) = survey.faults
+    assert "partition t-1 has no leader" in str(lost)
+
+
+def test_group_that_is_deleted_meanwhile_is_left_out() -> None:
+    with Coordinator(2) as fake, GroupAdmin(fake.bootstrap) as admin:
+        fake.faults["g0"] = ErrorCode.GROUP_ID_NOT_FOUND
+        assert [one.listed.group_id for one in admin.survey(NOW_MS).groups] == ["g1"]
+
+
+def test_old_broker_is_asked_about_one_group_at_a_time() -> None:
+    with Coordinator(2) as fake, GroupAdmin(fake.bootstrap) as admin:
+        versions = fake.api_versions
+
+        def old(request, header):
+            answer = versions(request, header)
+            for one in answer.api_keys:
+                if one.api_key == ApiKey.OFFSET_FETCH:
+                    one.max_version = 7
+            return answer
+
+        fake.answers[ApiKey.API_VERSIONS] = old
+        assert [one.total for one in admin.survey(NOW_MS).groups] == [(0, 0, 1)] * 2
+
+
+def test_broker_without_an_answer_is_a_fault() -> None:
+    with Coordinator(1) as fake, GroupAdmin(fake.bootstrap, request_timeout_ms=300) as admin:
+        fake.answers[ApiKey.LIST_GROUPS] = lambda *_: ListGroupsResponse(
+            error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED, groups=[]
+        )
+        survey = admin.survey(NOW_MS)
+    assert survey.groups == []
+    (fault,) = survey.faults
+    assert isinstance(fault, KafkaError)
+    assert "groups of broker 1" in str(fault)
