@@ -77,7 +77,7 @@ def command(
         )
     else:
         rows = [(one.verdict.value, one.what, one.text, one.advice) for one in found]
-        print_rows(rows, ("", "check", "found", "advice"), as_json=False)
+        print_rows(rows, ("Result", "Check", "Found", "Advice"), as_json=False)
         for one in found:
             if one.commands:
                 click.echo("\n".join((f"{one.text}. Run as root:", "", *one.commands, "")))

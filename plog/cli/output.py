@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import sys
 import time
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from plog.cli.tables import plain_lines, terminal_table
 from plog.printable import printable, printable_json
 
 if TYPE_CHECKING:
@@ -60,24 +60,23 @@ def print_rows(
     as_json: bool,
     title: str | None = None,
 ) -> None:
-    """Print rows as a table, or as a JSON list of objects keyed by the columns' names."""
+    """Print rows as a table, or as a JSON list of objects keyed by the columns' names.
+
+    A title is a line above the table.
+    """
     if as_json:
         keys = [column.lower().replace(" ", "_") for column in columns]
         print_json([dict(zip(keys, row, strict=True)) for row in rows])
         return
+    if title is not None:
+        say(title)
+    if not sys.stdout.isatty():
+        for line in plain_lines(columns, rows):
+            click.echo(line)
+        return
     from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
 
-    table = Table(title=None if title is None else Text(printable(title)), title_justify="left")
-    for column in columns:
-        table.add_column(column, overflow="fold")
-    for row in rows:
-        # As Text, because rich would read [square brackets] as markup.
-        table.add_row(*[Text("" if cell is None else printable(_text(cell))) for cell in row])
-    # In a pipe or a file a table is as wide as necessary, so that each row is one line.
-    width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else table_width(table)
-    Console(width=width).print(table)
+    Console().print(terminal_table(columns, rows))
 
 
 def print_columns(
@@ -87,25 +86,19 @@ def print_columns(
     optional: Sequence[str],
     title: str | None = None,
 ) -> None:
-    """Print rows as a table without the optional columns that have no values.
+    """Print rows as a table; a terminal omits the optional columns that have no values.
 
-    Terminals are narrow: an empty column takes the room of the others.
+    A terminal is narrow. In a pipe each column keeps its place.
     """
     shown = [
         at
         for at, column in enumerate(columns)
-        if column not in optional or any(row[at] not in (None, "") for row in rows)
+        if not sys.stdout.isatty()
+        or column not in optional
+        or any(row[at] not in (None, "") for row in rows)
     ]
     cells = [[row[at] for at in shown] for row in rows]
     print_rows(cells, [columns[at] for at in shown], as_json=False, title=title)
-
-
-def table_width(table: Any) -> int:
-    """Return the width of a rich table without folded cells."""
-    from rich.console import Console
-
-    wide = Console(width=10_000)
-    return max(int(wide.measure(table).maximum), 20)
 
 
 def print_json(value: Any) -> None:
@@ -332,11 +325,3 @@ def data_json(data: bytes | None) -> str | dict[str, str] | None:
         import base64
 
         return {"base64": base64.b64encode(data).decode()}
-
-
-def _text(cell: Any) -> str:
-    if isinstance(cell, bool):
-        return "yes" if cell else "no"
-    if isinstance(cell, list | tuple):
-        return ",".join(str(entry) for entry in cell)
-    return str(cell)

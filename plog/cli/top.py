@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
 from plog.cli.output import json_option, print_json
+from plog.cli.tables import plain_lines, terminal_table
 from plog.printable import printable
 
 if TYPE_CHECKING:
@@ -18,8 +20,25 @@ if TYPE_CHECKING:
 
 DEFAULT_ADDRESS = "127.0.0.1:9095"
 MOST_TOPICS = 10
-NOTHING_FOLDS = 10_000
-"""Columns."""
+
+
+class Table(NamedTuple):
+    """Some of a reading's figures; every column but the first has numbers."""
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Any]]
+
+    @property
+    def numbers(self) -> range:
+        """Return the indexes of the columns with numbers."""
+        return range(1, len(self.columns))
+
+
+class Screen(NamedTuple):
+    """The text of one reading."""
+
+    head: str
+    tables: Sequence[Table]
 
 
 @click.command()
@@ -92,18 +111,27 @@ def command(address: str, seconds: float, count: int | None, as_json: bool) -> N
 
     with Live(auto_refresh=False) as live:
         while count is None or shown < count:
-            live.update(_screen(next_watch(), address), refresh=True)
+            live.update(_draw(_screen(next_watch(), address)), refresh=True)
             shown += 1
 
 
-def _print(screen: RenderableType) -> None:
+def _print(screen: Screen) -> None:
     """Print one reading without a terminal: unfolded, and flushed."""
-    from rich.console import Console
-
-    console = Console(width=NOTHING_FOLDS)
-    for line in console.render_lines(screen, pad=False):
-        print("".join(segment.text for segment in line).rstrip())
+    print(screen.head)
+    for table in screen.tables:
+        print("", *plain_lines(table.columns, table.rows, right=table.numbers), sep="\n")
     print(flush=True)
+
+
+def _draw(screen: Screen) -> RenderableType:
+    """Return one reading for a terminal."""
+    from rich.console import Group
+    from rich.text import Text
+
+    parts: list[RenderableType] = [Text(screen.head)]
+    for table in screen.tables:
+        parts += [Text(""), terminal_table(table.columns, table.rows, right=table.numbers)]
+    return Group(*parts)
 
 
 def _figures(seen: Watch) -> dict[str, Any]:
@@ -149,11 +177,7 @@ def _largest_topics(seen: Watch) -> list[str]:
     return sorted(seen.after.labels("plog_log_bytes", "topic"), key=rank)[:MOST_TOPICS]
 
 
-def _screen(seen: Watch, address: str) -> RenderableType:
-    from rich.console import Group
-    from rich.table import Table
-    from rich.text import Text
-
+def _screen(seen: Watch, address: str) -> Screen:
     figures = _figures(seen)
     head = (
         f"plog at {address}   {figures['connections']} connections   in"
@@ -170,28 +194,31 @@ def _screen(seen: Watch, address: str) -> RenderableType:
         head += f"   {figures['missing_log_dirs']} log directories MISSING"
     if figures["slow_log_dirs"]:
         head += f"   slow disk, or not measured yet: {', '.join(figures['slow_log_dirs'])}"
-    apis = Table("requests", "per second", "fast", "p50", "p99", "p99.9", box=None)
-    for one in seen.apis():
-        times = [_time(seconds) for seconds in one.percentiles]
-        apis.add_row(Text(printable(one.api)), f"{one.per_s:,.1f}", f"{one.fast_share:.1%}", *times)
-    topics = Table("topic", "partitions", "size", "offsets/s", box=None)
-    for one in figures["topics"]:
-        topics.add_row(
-            Text(printable(one["topic"])),
-            str(one["partitions"]),
-            _bytes(one["bytes"]),
-            f"{one['offsets_per_s']:,.0f}",
-        )
-    handed_over = Table("answered in Python because", "per second", box=None)
-    for reason, rate in figures["handed_over_per_s"].items():
-        handed_over.add_row(Text(printable(reason)), f"{rate:,.1f}")
+    apis = Table(
+        ("requests", "per second", "fast", "p50", "p99", "p99.9"),
+        [
+            (
+                one.api,
+                f"{one.per_s:,.1f}",
+                f"{one.fast_share:.1%}",
+                *(_time(seconds) for seconds in one.percentiles),
+            )
+            for one in seen.apis()
+        ],
+    )
+    handed_over = Table(
+        ("answered in Python because", "per second"),
+        [(reason, f"{rate:,.1f}") for reason, rate in figures["handed_over_per_s"].items()],
+    )
+    topics = Table(
+        ("topic", "partitions", "size", "offsets/s"),
+        [
+            (one["topic"], one["partitions"], _bytes(one["bytes"]), f"{one['offsets_per_s']:,.0f}")
+            for one in figures["topics"]
+        ],
+    )
     tables = [apis, handed_over, topics] if handed_over.rows else [apis, topics]
-    screen: list[RenderableType] = [Text(printable(head))]
-    for table in tables:
-        for column in table.columns[1:]:
-            column.justify = "right"
-        screen += [Text(""), table]
-    return Group(*screen)
+    return Screen(printable(head), tables)
 
 
 def _bytes(count: float) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -44,7 +43,6 @@ def log_dirs(
         capture_output=True,
         text=True,
         timeout=TIMEOUT_S,
-        env={**os.environ, "COLUMNS": "500"},
         check=False,
     )
     assert done.returncode == status, (done.stdout, done.stderr)

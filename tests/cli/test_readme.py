@@ -53,7 +53,6 @@ class Shell:
             **os.environ,
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
             "PYTHONPATH": str(ROOT),
-            "COLUMNS": "200",  # so that no table wraps
             "PLOG_BOOTSTRAP_SERVER": address,
         }
         self.address = address

@@ -682,9 +682,8 @@ def test_command_tells_and_ends_with_a_status(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("unit")
 def test_commands_to_paste_are_lines_of_their_own(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("COLUMNS", "60")  # of a terminal, whose table folds
     properties = settings(tmp_path, log_dirs="/data/disk0")
     command.main([properties], standalone_mode=False)
     (finding,) = refused(properties)

@@ -230,7 +230,7 @@ def test_top_shows_and_tells(broker: Measured, wire: Speaker) -> None:
     assert set(figures["slow_log_dirs"]) <= set(map(str, broker.log_dirs))
     assert figures["appended_bytes_per_s"] > 100 * figures["appended_records_per_s"]
     screen = said(top())
-    for text in ("Produce", "per second", "p99.9", "shown", "connections", "other API or version"):
+    for text in ("Produce", "PER SECOND", "P99.9", "shown", "connections", "other API or version"):
         assert text in screen
     took = r"[\d.]+ (us|ms|s)"
     for shown in (
@@ -306,7 +306,7 @@ def test_top_is_live_in_a_terminal_and_gives_it_back(broker: Measured, wire: Spe
         until(lambda: sum(rate > 0 for rate in figures("Produce")) > 1, "it shows two readings")
         # The topic's size, in kB.
         until(lambda: len(set(figures("watched +1"))) > 2, "it shows what has grown")
-        for words in (f"plog at {broker.address}", " connections ", "p99.9", "offsets/s"):
+        for words in (f"plog at {broker.address}", " connections ", "P99.9", "OFFSETS/S"):
             assert words in terminal.text()
         assert not terminal.is_as_before()  # or it would say nothing afterwards
         terminal.press(b"\x03")
