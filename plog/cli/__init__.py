@@ -107,7 +107,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         if isinstance(fault, getattr(click.exceptions, "NoArgsIsHelpError", ())):
             fault.show()  # the help, where a group was called without a command
         else:
-            _print_error(fault, fault.format_message(), given)
+            _print_error(fault, fault.format_message(), given, _hint(fault, given))
         sys.exit(fault.exit_code)
     except (click.Abort, KeyboardInterrupt):
         sys.exit(INTERRUPTED)
@@ -121,17 +121,30 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     sys.exit(0)
 
 
-def _print_error(fault: Exception, text: str, arguments: Sequence[str]) -> None:
+def _hint(fault: click.ClickException, arguments: Sequence[str]) -> str | None:
+    """Return a line with plog's command for the words of Kafka or kcat, or for misspelt ones."""
+    if not isinstance(fault, click.UsageError) or isinstance(fault, click.BadParameter):
+        return None
+    from plog.cli.hints import hint
+
+    return hint(plog, arguments)
+
+
+def _print_error(
+    fault: Exception, text: str, arguments: Sequence[str], hint: str | None = None
+) -> None:
     """Write an error to stderr: as text, or as JSON if the caller gave --json."""
     # Look at the words themselves: after a wrong option click has not parsed the others.
     if "--json" in arguments:
         kind = type(fault).__name__
         if isinstance(fault, click.ClickException):
             kind = "UsageError" if isinstance(fault, click.UsageError) else "Error"
-        error = {"error": kind, "message": text}
+        error = {"error": kind, "message": text, **({"hint": hint} if hint else {})}
         click.echo(printable_json(json.dumps(error, ensure_ascii=False)), err=True)
         return
-    if isinstance(fault, click.UsageError) and fault.ctx is not None:
+    if hint and isinstance(fault, click.UsageError):
+        text = f"{fault.message}\n{hint}"  # without click's own "Did you mean"
+    elif isinstance(fault, click.UsageError) and fault.ctx is not None:
         path = fault.ctx.command_path
         click.echo(f"{fault.ctx.get_usage()}\nTry '{path} --help' for help.\n", err=True)
     for line in text.split("\n"):

@@ -1,0 +1,342 @@
+"""The words of Kafka's scripts and of kcat, and plog's words for them: data, which `hints` reads.
+
+Words in capitals stand for the user's: `--topic TOPIC` means a value that plog's command repeats
+where it says TOPIC. `TOPIC,TOPIC` is a list of them. An option maps to plog's options; to nothing
+if plog's command does not need it; to `NAME=word` if it only determines the word for NAME. An
+option that both have, spelt alike, needs no line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+
+class Action(NamedTuple):
+    """One use of a tool, and plog's command for it.
+
+    Attributes:
+        word: what chooses it: `list` stands for the word `list` and the option `--list`.
+        needs: options that have to be there as well; the first action whose needs are met counts.
+        command: plog's command line, without `plog`. A word `NAME...` repeats, and `NAME?` is left
+            out where the user has no word for it.
+    """
+
+    word: str
+    needs: str
+    command: str
+
+
+class Tool(NamedTuple):
+    """A tool: one of Kafka's scripts (without `kafka-` and `.sh`), kcat, or a command of plog."""
+
+    names: Sequence[str]
+    actions: Sequence[Action]
+    options: Mapping[str, str]
+
+
+SPELLINGS = {
+    "--formatter-property": "--property",
+    "--reader-property": "--property",
+    "--consumer-config": "--consumer.config",
+    "--producer-config": "--producer.config",
+}
+"""Other names of the same options."""
+REPEATING = ("--producer-props",)
+"""Options that take all the words up to the next option."""
+
+CONNECTION = {
+    "--bootstrap-server ADDRESS": "--bootstrap-server ADDRESS",
+    "--bootstrap-servers ADDRESS": "--bootstrap-server ADDRESS",
+    "--broker-list ADDRESS": "--bootstrap-server ADDRESS",
+    "--brokers ADDRESS": "--bootstrap-server ADDRESS",
+    "--zookeeper ADDRESS": "",
+    "--command-config FILE": "",
+}
+
+CONSUME = {
+    "--topic TOPIC": "TOPIC",
+    "--from-beginning": "--from earliest",
+    "--offset OFFSET": "--from OFFSET",
+    "--max-messages N": "--max N",
+    "--timeout-ms MS": "--exit-at-end",
+    "--property print.key=true": "--keys",
+    "--property print.value=true": "",
+    "--property print.timestamp=true": "--json",
+    "--property print.partition=true": "--json",
+    "--property print.offset=true": "--json",
+    "--property print.headers=true": "--json",
+    "--consumer-property group.id=GROUP": "--group GROUP",
+    "--consumer-property isolation.level=LEVEL": "--isolation-level LEVEL",
+    "--consumer-property auto.offset.reset=START": "--from START",
+    "--consumer.config FILE": "",
+    "--skip-message-on-error": "",
+    "--new-consumer": "",
+    "-t TOPIC": "TOPIC",
+    "-o beginning": "--from earliest",
+    "-o end": "--from latest",
+    "-o s@TIME": "--from @TIME",
+    "-o OFFSET": "--from OFFSET",
+    "-c N": "--max N",
+    "-e": "--exit-at-end",
+    "-q": "",
+    "-u": "",
+    "-p PARTITION": "--partition PARTITION",
+    "-J": "--json",
+    "-g GROUP": "--group GROUP",
+}
+
+PRODUCE = {
+    "--topic TOPIC": "TOPIC",
+    "--property parse.key=false": "",
+    "--property key.separator=SEPARATOR": "--key-separator SEPARATOR",
+    "--compression-codec CODEC": "--compression CODEC",
+    "--request-required-acks ACKS": "--acks ACKS",
+    "--producer-property acks=ACKS": "--acks ACKS",
+    "--producer-property compression.type=CODEC": "--compression CODEC",
+    "--producer-property linger.ms=MS": "--linger-ms MS",
+    "--producer-property batch.size=BYTES": "--batch-size BYTES",
+    "--producer.config FILE": "",
+    "--max-partition-memory-bytes BYTES": "--batch-size BYTES",
+    "--timeout MS": "--linger-ms MS",
+    "--sync": "",
+    "-t TOPIC": "TOPIC",
+    "-K SEPARATOR": "--key-separator SEPARATOR",
+    "-z CODEC": "--compression CODEC",
+    "-p PARTITION": "--partition PARTITION",
+    "-H HEADER": "--header HEADER",
+    "-l FILE": "SOURCE=FILE",
+}
+
+GROUPS = {
+    "--group GROUP": "GROUP",
+    "--all-groups": "",
+    "--offsets": "",
+    "--verbose": "",
+    "--dry-run": "",
+    "--timeout MS": "",
+}
+
+KEYED = "--property parse.key=true"
+
+TOOLS = (
+    Tool(
+        ("topics", "topic"),
+        (
+            Action("list", "--topic TOPIC", "topics describe TOPIC"),
+            Action("list", "", "topics list"),
+            Action("create", "", "topics create TOPIC"),
+            Action("describe", "--topic TOPIC", "topics describe TOPIC..."),
+            Action("describe", "", "topics list"),
+            Action("alter", "--partitions N", "topics add-partitions TOPIC N"),
+            Action("alter", "--config CHANGE", "configs set topic TOPIC CHANGE..."),
+            Action("alter", "--delete-config KEY", "configs reset topic TOPIC KEY..."),
+            Action("add-partitions", "-n N", "topics add-partitions TOPIC N"),
+            Action("delete", "", "topics delete TOPIC..."),
+            Action("delete-records", "", "topics delete-records TOPIC PARTITION OFFSET"),
+            Action("consume", "", "consume TOPIC..."),
+            Action("produce", "", "produce TOPIC"),
+        ),
+        {
+            "--topic TOPIC": "TOPIC",
+            "--exclude-internal": "",
+            "--if-exists": "",
+            "--partition PARTITION": "PARTITION",
+            "--offset OFFSET": "OFFSET",
+            "-t TOPIC": "TOPIC",
+            "-p N": "--partitions N",
+            "-r N": "--replication-factor N",
+            "-c CONFIG": "--config CONFIG",
+        },
+    ),
+    Tool(
+        ("console-consumer", "consumer"),
+        (
+            Action("", "--from-beginning", "consume TOPIC... --from earliest"),
+            Action("", "--offset OFFSET", "consume TOPIC... --from OFFSET"),
+            Action("", "--topic TOPIC", "consume TOPIC... --from latest"),
+            Action("", "", "consume TOPIC..."),
+        ),
+        CONSUME,
+    ),
+    Tool(
+        ("consume",),
+        (
+            Action("C", "", "consume TOPIC..."),
+            Action("", "", "consume TOPIC..."),
+        ),
+        CONSUME,
+    ),
+    Tool(
+        ("console-producer", "producer", "produce"),
+        (
+            Action(
+                "",
+                f"{KEYED} --property key.separator=SEPARATOR",
+                "produce TOPIC --key-separator SEPARATOR",
+            ),
+            Action("", KEYED, "produce TOPIC --key-separator \t"),
+            Action("P", "", "produce TOPIC SOURCE?"),
+            Action("", "", "produce TOPIC SOURCE?"),
+        ),
+        PRODUCE,
+    ),
+    Tool(
+        ("consumer-groups", "groups", "group"),
+        (
+            Action("list", "--state STATE,STATE", "groups list --state STATE..."),
+            Action("list", "--group GROUP", "groups describe GROUP..."),
+            Action("list", "", "groups list"),
+            Action("describe", "--group GROUP --state", "groups describe GROUP..."),
+            Action("describe", "--all-groups", "groups list"),
+            Action("describe", "", "groups describe GROUP..."),
+            Action("delete", "", "groups delete GROUP..."),
+            Action("delete-offsets", "", "groups delete-offsets GROUP"),
+            Action("reset-offsets", "", "groups reset GROUP"),
+            Action("reset", "", "groups reset GROUP"),
+            Action("", "--group GROUP", "groups describe GROUP..."),
+            Action("", "", "groups list"),
+        ),
+        GROUPS,
+    ),
+    Tool(
+        ("configs", "config"),
+        (
+            Action("describe", "", "configs describe KIND NAME"),
+            Action("alter", "--add-config CHANGE,CHANGE", "configs set KIND NAME CHANGE..."),
+            Action("alter", "--delete-config KEY,KEY", "configs reset KIND NAME KEY..."),
+            Action("set", "", "configs set KIND NAME CHANGE..."),
+            Action("reset", "", "configs reset KIND NAME KEY..."),
+        ),
+        {
+            "--entity-type topics": "KIND=topic",
+            "--entity-type brokers": "KIND=broker",
+            "--entity-type groups": "KIND=group",
+            "--entity-name NAME": "NAME",
+            "--entity-default": "NAME=default",
+            "--topic NAME": "KIND=topic NAME",
+            "--broker NAME": "KIND=broker NAME",
+            "--broker-defaults": "KIND=broker NAME=default",
+            "--group NAME": "KIND=group NAME",
+        },
+    ),
+    Tool(
+        ("delete-records",),
+        (Action("", "", "topics delete-records TOPIC PARTITION OFFSET"),),
+        {"--offset-json-file FILE": ""},
+    ),
+    Tool(
+        ("get-offsets", "run-class kafka.tools.GetOffsetShell"),
+        (Action("", "", "topics describe TOPIC"),),
+        {"--topic TOPIC": "TOPIC", "--time latest": "", "--time earliest": "", "--time -1": ""},
+    ),
+    Tool(
+        ("log-dirs",),
+        (Action("describe", "--topic-list TOPIC", "topics describe TOPIC"),),
+        {"--broker-list BROKER": ""},
+    ),
+    Tool(
+        ("transactions", "transaction"),
+        (
+            Action("list", "", "transactions list"),
+            Action("describe", "", "transactions describe ID"),
+            Action(
+                "describe-producers",
+                "--topic TOPIC --partition PARTITION",
+                "transactions producers TOPIC:PARTITION",
+            ),
+            Action("describe-producers", "", "transactions producers TOPIC"),
+            Action("find-hanging", "", "transactions find-hanging"),
+            Action("abort", "", "transactions abort TOPIC PARTITION"),
+        ),
+        {
+            "--transactional-id ID": "ID",
+            "--topic TOPIC": "TOPIC",
+            "--partition PARTITION": "PARTITION",
+            "--broker-id BROKER": "",
+            "--max-transaction-timeout MINUTES": "--longer-than MINUTESm",
+        },
+    ),
+    Tool(
+        ("features", "feature"),
+        (
+            Action("describe", "", "features list"),
+            Action("list", "", "features list"),
+            Action("upgrade", "--feature FEATURE=LEVEL", "features set FEATURE LEVEL"),
+            Action("downgrade", "--feature FEATURE=LEVEL", "features set FEATURE LEVEL --lower"),
+            Action("disable", "--feature FEATURE", "features set FEATURE 0 --lower"),
+        ),
+        {},
+    ),
+    Tool(
+        ("dump-log", "run-class kafka.tools.DumpLogSegments"),
+        (Action("", "", "dump-log FILE..."),),
+        {
+            "--files FILE,FILE": "FILE",
+            "--print-data-log": "--deep",
+            "--deep-iteration": "--deep",
+            "--index-sanity-check": "--verify",
+            "--verify-index-only": "--verify",
+        },
+    ),
+    Tool(
+        ("producer-perf-test",),
+        (Action("", "", "perf produce TOPIC"),),
+        {
+            "--topic TOPIC": "TOPIC",
+            "--num-records N": "",
+            "--throughput RATE": "",
+            "--producer-props bootstrap.servers=ADDRESS": "--bootstrap-server ADDRESS",
+            "--producer-props acks=ACKS": "--acks ACKS",
+            "--producer-props compression.type=CODEC": "--compression CODEC",
+            "--producer-props batch.size=BYTES": "--batch-size BYTES",
+        },
+    ),
+    Tool(
+        ("consumer-perf-test",),
+        (Action("", "", "perf consume TOPIC --once"),),
+        {"--topic TOPIC": "TOPIC", "--messages N": "", "--timeout MS": ""},
+    ),
+    Tool(
+        ("kcat", "kafkacat"),
+        (
+            Action("L", "-t TOPIC", "topics describe TOPIC"),
+            Action("L", "", "topics list"),
+            Action("P", "", "produce TOPIC SOURCE?"),
+            Action("G", "", "consume TOPIC... --group GROUP"),
+            Action("C", "", "consume TOPIC..."),
+            Action("", "", "consume TOPIC..."),
+        ),
+        {
+            **PRODUCE,
+            **CONSUME,
+            "-b ADDRESS": "-b ADDRESS",
+            "-X isolation.level=LEVEL": "--isolation-level LEVEL",
+            "-X group.id=GROUP": "--group GROUP",
+            "-X bootstrap.servers=ADDRESS": "-b ADDRESS",
+            "-X acks=ACKS": "--acks ACKS",
+            "-G GROUP": "GROUP",
+            "-v": "",
+            "-E": "",
+        },
+    ),
+)
+
+WITHOUT_COUNTERPART = {
+    "acls": "plog has no access control yet",
+    "delegation-tokens": "plog has no authentication yet",
+    "reassign-partitions": "a broker runs alone and has every partition",
+    "leader-election": "a broker runs alone and leads every partition",
+    "replica-verification": "a broker runs alone and has the only replica",
+    "metadata-quorum": "plog does not support KRaft",
+    "metadata-shell": "plog does not support KRaft",
+    "storage": "`plog server` prepares its log directories itself",
+    "server-stop": "a running broker is stopped with `systemctl stop plog`, or SIGTERM",
+    "zookeeper-shell": "plog needs no ZooKeeper",
+    "zookeeper-server-start": "plog needs no ZooKeeper",
+    "mirror-maker": "Kafka's MirrorMaker works with plog; see docs/MIGRATION.md",
+    "connect-distributed": "Kafka Connect is a client and works with plog",
+    "connect-standalone": "Kafka Connect is a client and works with plog",
+    "client-metrics": "plog does not collect metrics of clients",
+}
+"""Tools without a command of plog, and the reason."""

@@ -1,0 +1,228 @@
+"""Hints: the words of Kafka's scripts and of kcat lead to plog's command, as the page says."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from plog.cli import plog
+from plog.cli.foreign_words import TOOLS, WITHOUT_COUNTERPART
+from plog.cli.hints import PLACEHOLDER, hint, translated
+from plog.client.producer import Producer
+from plog.types import TopicPartition
+from tests.cli.conftest import ROOT, environment
+from tests.cli.test_groups import commit
+from tests.planes import Plane
+from tests.servers import BrokerProcess
+from tests.test_pages import CODE
+
+PAGE = ROOT / "docs" / "OPERATIONS.md"
+TITLE = "## From the commands of Kafka and kcat\n"
+MEANS = "did you mean: "
+NONE = "none: "
+SEGMENT = f"{0:020}.log"
+
+
+def rows() -> Iterator[tuple[str, str]]:
+    """Yield the second and the third cell of each row of the page's table."""
+    section = PAGE.read_text("utf-8").partition(TITLE)[2].partition("\n## ")[0]
+    for line in section.splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split(" | ")]
+        if line.startswith("|") and len(cells) >= 2 and cells[-2].startswith("`"):
+            yield CODE.fullmatch(cells[-2])[2], cells[-1].removesuffix(" |")
+
+
+ROWS = list(rows())
+
+
+def as_words(line: str) -> list[str]:
+    """Return the words of a line of bash, without calling one."""
+    return [word.replace("$\\t", "\t") for word in shlex.split(line.replace("$'\\t'", "'$\\t'"))]
+
+
+def given(foreign: str) -> Iterator[list[str]]:
+    """Yield a foreign command as it may be given to plog: whole, and with plog's own name."""
+    first, *others = as_words(foreign)
+    yield [first, *others]
+    own = first.removeprefix("kafka-").removesuffix(".sh")
+    if first == "kcat" or own in plog.list_commands(None):
+        yield others if first == "kcat" else [own, *others]
+
+
+def test_the_table_has_its_rows():
+    assert len(ROWS) > 50
+    assert any(foreign.startswith("kcat -G") for foreign, _ in ROWS)
+
+
+@pytest.mark.parametrize(("foreign", "command"), ROWS, ids=[foreign for foreign, _ in ROWS])
+def test_foreign_command_leads_to_the_command_of_its_row(foreign: str, command: str) -> None:
+    for words in given(foreign):
+        if ["plog", *words] == as_words(command.strip("`")):
+            continue  # both have the same words for it
+        line = hint(plog, words)
+        assert line is not None, words
+        if command.startswith(NONE):
+            name = words[0].removesuffix(".sh")
+            assert line == f"plog has no command for {name}: {command.removeprefix(NONE)}"
+            continue
+        (_, code) = CODE.fullmatch(command).groups()
+        # A file's contents are not in the hint, so it has placeholders for them.
+        pattern = PLACEHOLDER.sub(r"\\S+", re.escape(line.removeprefix(MEANS)))
+        assert re.fullmatch(pattern, code), line
+
+
+def test_every_rule_for_a_whole_tool_is_shown_in_the_table():
+    shown = {re.sub(r"^kafka-|\.sh$", "", as_words(foreign)[0]) for foreign, _ in ROWS}
+    assert {tool.names[0] for tool in TOOLS} - {"consume"} <= shown
+    assert {foreign.split(".sh")[0].removeprefix("kafka-") for foreign, c in ROWS
+            if c.startswith(NONE)} <= WITHOUT_COUNTERPART.keys()  # fmt: skip
+
+
+COMMANDS = [CODE.fullmatch(command)[2] for _, command in ROWS if not command.startswith(NONE)]
+
+
+@pytest.fixture(scope="module")
+def broker(plane: Plane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    """A broker of its own, since some commands change its settings."""
+    overrides = {
+        "auto.create.topics.enable": "false",
+        "group.initial.rebalance.delay.ms": 0,
+        "offsets.topic.num.partitions": 5,
+        "transaction.state.log.num.partitions": 5,
+    }
+    with BrokerProcess(tmp_path_factory.mktemp("hints"), overrides=overrides) as running:
+        yield running
+
+
+@pytest.fixture
+def flights(broker, call, monkeypatch, tmp_path) -> Path:
+    """A topic, a group and a transaction for the commands of the page; return a directory."""
+    call("topics", "create", "flights", "--if-not-exists", "--partitions", 3)
+    with Producer(broker.bootstrap) as producer:
+        for value in (b"k:one", b"k:two"):
+            producer.send("flights", value, key=b"k", partition=0).result()
+    commit(broker, "readers", {TopicPartition("flights", 0): 1})
+    (tmp_path / "flights.csv").write_text("k:three\n")
+    (tmp_path / SEGMENT).write_bytes((broker.log_dirs[0] / "flights-0" / SEGMENT).read_bytes())
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture(scope="module")
+def payments(broker) -> None:
+    with Producer(broker.bootstrap, transactional_id="payments") as producer:
+        producer.init_transactions()
+
+
+@pytest.mark.usefixtures("flights", "payments")
+@pytest.mark.parametrize("command", dict.fromkeys(COMMANDS))
+def test_command_of_the_page_succeeds(call, command: str) -> None:
+    words = as_words(command)[1:]
+    if words[:2] == ["perf", "produce"]:
+        words += ["--seconds", "0.1"]
+    if words[0] == "consume" and not {"--max", "--exit-at-end"} & set(words):
+        words.append("--exit-at-end")
+    # Lines to write, or the answer to a question.
+    done = call(*words, stdin=b"y\n" if words[0] != "produce" else b"k:v\nk\tv\n")
+    if words[1] == "delete-records":
+        call("topics", "delete", "flights", "--yes")  # the other commands need the first records
+    if words[0] == "consume" and "latest" not in words and "readers" not in words:
+        assert done.stdout.strip()
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ("topic list", "topics list"),
+        ("topics list --topic x", "topics describe x"),
+        ("topics --create --topic x", "topics create x"),
+        ("topics --list --exclude-internal", "topics list"),
+        ("topics --list --zookeeper zk:2181/kafka", "topics list"),
+        ("bin/kafka-topics.sh --list --bootstrap-server=b:1", "topics list --bootstrap-server b:1"),
+        ("consume --topic flights --from-beginning", "consume flights --from earliest"),
+        ("consume --from-beginning flights", "consume flights --from earliest"),
+        ("consume flights --bootstrap-servers b:1", "consume flights --bootstrap-server b:1"),
+        ("consume --topic flights --group g", "consume flights --group g"),
+        ("consume -t flights -o beginning -eq", "consume flights --from earliest --exit-at-end"),
+        ("consume -C -t flights -c5", "consume flights --max 5"),
+        ("-L -b b:1", "topics list -b b:1"),
+        ("-b b:1 -t flights -o end", "consume flights -b b:1 --from latest"),
+        ("console-consumer", "consume TOPIC"),
+        ("consumer-groups", "groups list"),
+        ("groups --list", "groups list"),
+        ("groups --describe --group g --offsets", "groups describe g"),
+        ("produce --broker-list b:1 --topic x", "produce x --bootstrap-server b:1"),
+        ("produce --topic x --header 'a b=c d'", "produce x --header 'a b=c d'"),
+        ("produce --topic x --reader-property parse.key=true", r"produce x --key-separator $'\t'"),
+        ("topics topic x --topic x", None),
+        # Misspelt.
+        ("topcs list", "topics list"),
+        ("topics lst --internl", "topics list --internal"),
+        ("topics create x --partition 3", "topics create x --partitions 3"),
+        ("groups describe g --member", "groups describe g --members"),
+        ("consume x --exit-at-en", "consume x --exit-at-end"),
+        # Nothing like it, or nothing wrong with the words of the command line themselves.
+        ("foo bar", None),
+        ("consume x --nonsense", None),
+        ("topics list", None),
+        ("groups reset --topic x g", None),
+        ("topics create -- --topic", None),
+        ("configs --describe --entity-type users", None),
+        ("topics create --topic x --topic y", None),
+    ],
+)
+def test_wrong_words_get_a_hint_with_the_users_own(given: str, meant: str | None) -> None:
+    expected = None if meant is None else f"{MEANS}plog {meant}"
+    assert hint(plog, shlex.split(given)) == expected
+
+
+def test_every_action_leads_to_a_command_of_plog():
+    for tool in TOOLS:
+        for action in tool.actions:
+            words = [tool.names[0], *([f"--{action.word}"] if action.word else [])]
+            words += action.needs.split()
+            found = translated(plog, words)
+            assert found is not None, action
+            assert found[0] in plog.list_commands(None)
+
+
+def test_hint_is_a_line_below_the_error_and_the_status_is_2(call):
+    done = call("consume", "--topic", "flights", "--from-beginning", status=2)
+    assert done.stderr.decode().splitlines() == [
+        "plog: No such option '--topic'.",
+        "plog: did you mean: plog consume flights --from earliest",
+    ]
+    done = call("topics", "lst", status=2)
+    assert done.stderr.decode().splitlines()[-1] == "plog: did you mean: plog topics list"
+    done = call("topics", "--list", "--json", status=2)
+    error = json.loads(done.stderr)
+    assert error["hint"] == "did you mean: plog topics list --json"
+
+
+def test_missing_argument_is_said_without_a_hint(call):
+    text = call("topics", "describe", status=2).stderr.decode()
+    assert "Missing argument 'TOPIC'" in text
+    assert "did you mean" not in text
+
+
+def test_rules_are_loaded_by_a_usage_error_alone(broker):
+    program = (
+        "import sys; from plog.cli import main\ntry: main(sys.argv[1:])\n"
+        "finally: print('plog.cli.foreign_words' in sys.modules)"
+    )
+    for words, loads in ((["topics", "list"], "False"), (["topic", "list"], "True")):
+        done = subprocess.run(
+            [sys.executable, "-c", program, *words],
+            capture_output=True,
+            text=True,
+            env=environment(broker.bootstrap),
+            check=False,
+        )
+        assert done.stdout.splitlines()[-1] == loads
