@@ -27,7 +27,7 @@ from plog._native.reactor import ReactorStats
 from plog.broker import Broker
 from plog.errors import KafkaStorageError
 from plog.ops.health import PINGS_PER_INTERVAL, ServiceManager
-from plog.ops.log_lines import log_to_stderr
+from plog.ops.stderr_log import log_to_stderr
 from plog.settings.definitions import BrokerSettings
 
 log = logging.getLogger(__name__)
@@ -47,7 +47,7 @@ HALT_S = 15.0
 def run(settings: BrokerSettings) -> None:
     """Run a broker until SIGTERM or SIGINT, or until no log directory is left: exit status 1."""
     begun = time.monotonic()
-    log_to_stderr()
+    log_to_stderr(settings)
     # The watchdog ends a broker that hangs by SIGABRT; where its threads stood is all that is left.
     faulthandler.enable()
     sys.setswitchinterval(SWITCH_INTERVAL_S)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 
 import click
@@ -23,8 +24,21 @@ def command(
     so does KAFKA_NUM_PARTITIONS. PLOG_ overrides KAFKA_, which overrides the file.
     """
     from plog import server
-    from plog.ops.log_lines import log_to_stderr
-    from plog.settings import load
+    from plog.cli import explain
+    from plog.errors import PlogError
+    from plog.ops.stderr_log import TEXT, is_for_people, log_failure, log_to_stderr, start_log
+    from plog.settings.server_properties import log_remarks, peek, read
 
-    log_to_stderr()  # first, because reading the file warns of keys without effect
-    server.run(load(properties, overrides, environment))
+    # The log starts before the settings are checked: errors in them are log lines too.
+    form = peek("log.format", properties, overrides, environment) or TEXT
+    start_log(form)
+    try:
+        settings, warnings = read(properties, overrides, environment)
+        log_to_stderr(settings)
+        log_remarks(warnings, environment)
+        server.run(settings)
+    except PlogError as fault:
+        if is_for_people(form):
+            raise
+        log_failure(explain(fault))
+        sys.exit(1)

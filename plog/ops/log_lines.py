@@ -1,23 +1,29 @@
-"""Formats log lines on stderr, with a time unless systemd's journal adds it.
+"""Formats log lines: as text, as JSON, and with the priorities of systemd's journal.
 
 Owns the format of a line: one event is one line, even if it quotes text from a client. The journal
-keeps the time of every line; a terminal and a file do not.
+keeps the time of every line; a terminal and a file do not. `stderr_log` chooses the format.
 """
 
 from __future__ import annotations
 
+import json
 import logging
-import os
-import sys
 import time
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from types import TracebackType
-from typing import TextIO
 
-from plog.printable import printable
+from plog.printable import printable, printable_json
 
 PLAIN = "%(levelname)s %(name)s: %(message)s"
+PRIORITIES = (
+    (logging.CRITICAL, 2),
+    (logging.ERROR, 3),
+    (logging.WARNING, 4),
+    (logging.INFO, 6),
+)
+"""Priorities of syslog(3) from each level on; those of lower levels are `DEBUG_PRIORITY`."""
+DEBUG_PRIORITY = 7
 
 
 class LineFormatter(logging.Formatter):
@@ -74,25 +80,38 @@ class TimedFormatter(LineFormatter):
         super().__init__(f"%(asctime)s {PLAIN}")
 
 
-def log_to_stderr() -> None:
-    """Write log lines of INFO and above to stderr."""
-    handler = logging.StreamHandler(sys.stderr)
-    in_journal = is_journal(sys.stderr, os.environ)
-    handler.setFormatter(LineFormatter() if in_journal else TimedFormatter())
-    logging.basicConfig(level=logging.INFO, handlers=[handler])
+class JsonFormatter(TimedFormatter):
+    """Formats each event as one JSON object on one line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the object of an event; a traceback is the text of `exception`."""
+        event = {
+            "time": self.formatTime(record),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            event["exception"] = self.formatException(record.exc_info)
+        return printable_json(json.dumps(event, ensure_ascii=False))
 
 
-def is_journal(stream: TextIO, environment: Mapping[str, str]) -> bool:
-    """Return whether a stream is connected to systemd's journal.
+class JournalFormatter(logging.Formatter):
+    """Starts each line of another format with its priority, `<N>` of sd-daemon(3).
 
-    systemd names the socket in JOURNAL_STREAM, as device:inode. The variable alone is not enough: a
-    shell of the service inherits it, and may redirect its children's output.
+    journald takes the mark off, unless the unit has SyslogLevelPrefix=no.
     """
-    named = environment.get("JOURNAL_STREAM")
-    if not named:
-        return False
-    try:
-        status = os.fstat(stream.fileno())
-    except OSError:  # closed, or not a file
-        return False
-    return named == f"{status.st_dev}:{status.st_ino}"
+
+    def __init__(self, lines: logging.Formatter) -> None:
+        super().__init__()
+        self._lines = lines
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the marked lines of an event: several, if it has a traceback."""
+        mark = f"<{priority(record.levelno)}>"
+        return "\n".join(mark + line for line in self._lines.format(record).split("\n"))
+
+
+def priority(level: int) -> int:
+    """Return the priority of syslog(3) for a level of Python's logging."""
+    return next((number for least, number in PRIORITIES if level >= least), DEBUG_PRIORITY)

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
 from plog.errors import ConfigError, InvalidConfig
+from plog.settings.broker_log_keys import BrokerLogKeys
 from plog.settings.cluster_keys import ClusterKeys
 from plog.settings.coordinator_keys import ASSIGNOR_CLASSES, CoordinatorKeys
 from plog.settings.group_keys import GroupKeys
@@ -22,7 +23,7 @@ from plog.settings.topic_keys import TopicKeys
 NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
-class BrokerSettings(ClusterKeys, NetworkKeys, LogKeys, CoordinatorKeys):
+class BrokerSettings(ClusterKeys, NetworkKeys, LogKeys, CoordinatorKeys, BrokerLogKeys):
     """The effective settings of a broker; `given` holds what was set, as text."""
 
     given: Mapping[str, str]

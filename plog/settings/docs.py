@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from plog.settings.broker_log_keys import BrokerLogKeys
 from plog.settings.cluster_keys import ClusterKeys
 from plog.settings.coordinator_keys import CoordinatorKeys
 from plog.settings.group_keys import GroupKeys
@@ -60,7 +61,7 @@ def render() -> str:
 
 def _page() -> Iterator[str]:
     yield INTRODUCTION
-    for family in (ClusterKeys, NetworkKeys, LogKeys, CoordinatorKeys):
+    for family in (ClusterKeys, NetworkKeys, LogKeys, CoordinatorKeys, BrokerLogKeys):
         yield from _family(family)
     yield from _family(TopicKeys)
     yield from _family(GroupKeys)

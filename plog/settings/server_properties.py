@@ -69,13 +69,38 @@ def load(
         ConfigError: one line for each thing that is wrong, beginning with its place.
     """
     settings, warnings = read(path, overrides, environment)
+    log_remarks(warnings, environment)
+    return settings
+
+
+def log_remarks(warnings: Iterable[str], environment: Mapping[str, str] | None) -> None:
+    """Log the warnings of `read`, and the variables that set keys."""
     if environment is not None:
         found = {one.key: one.name for one in read_environment(environment, _all_keys()).variables}
         names = ", ".join(f"{key} ({name})" for key, name in found.items())
         logger.info("settings from the environment: %s", names or "none")
     for warning in warnings:
         logger.warning("%s", warning)
-    return settings
+
+
+def peek(
+    key: str,
+    path: Path | str | None = None,
+    overrides: Sequence[str] = (),
+    environment: Mapping[str, str] | None = None,
+) -> str | None:
+    """Return the text that is given for one key, without a check of any; None if there is none."""
+    try:
+        given = {entry.key: entry.value for entry in load_properties(path)} if path else {}
+    except ConfigError:
+        given = {}
+    for variable in read_environment(environment or {}, _all_keys()).variables:
+        given[variable.key] = variable.value
+    for override in overrides:
+        name, _, value = override.partition("=")
+        given[name.strip()] = value
+    text = given.get(key)
+    return None if text is None else text.strip()
 
 
 def read(

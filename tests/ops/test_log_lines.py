@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import io
+import json
 import logging
 import os
 import re
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from plog.client.admin import Admin
-from plog.ops.log_lines import TimedFormatter, is_journal
+from plog.ops.log_lines import JsonFormatter, TimedFormatter
+from plog.ops.stderr_log import is_journal
 from tests.servers import BrokerProcess
 
 TIMED = re.compile(
     r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z (INFO|WARNING|ERROR) plog\.[a-z_.]+: .+"
 )
-UNTIMED = re.compile(r"(INFO|WARNING|ERROR) plog\.[a-z_.]+: .+")
+UNTIMED = re.compile(r"<[346]>(INFO|WARNING|ERROR) plog\.[a-z_.]+: .+")
 
 
 def name_of(fd: int) -> str:
@@ -81,3 +85,52 @@ def test_broker_writes_the_time_where_nobody_else_does(tmp_path: Path, to_journa
     assert "listening on" in broker.log
     form = UNTIMED if to_journal else TIMED
     assert [line for line in lines if not form.fullmatch(line)] == []
+
+
+def test_json_has_one_object_a_line_and_keeps_the_text() -> None:
+    text = 'a "b"\n\x1b[31m\u2028\udcff 中'
+    try:
+        raise OSError("first\nsecond")
+    except OSError as error:
+        record = logging.makeLogRecord(
+            {"name": "plog.x", "levelname": "ERROR", "msg": text, "created": 0.25, "msecs": 250}
+            | {"exc_info": (type(error), error, error.__traceback__)}
+        )
+    line = JsonFormatter().format(record)
+    assert line.isprintable()
+    event = json.loads(line)
+    exception = event.pop("exception").split("\n")
+    assert (exception[0], exception[-1]) == (
+        "Traceback (most recent call last):",
+        r"OSError: first\nsecond",
+    )
+    assert event == {
+        "time": "1970-01-01T00:00:00.250Z",
+        "level": "ERROR",
+        "logger": "plog.x",
+        "message": text,
+    }
+
+
+def test_json_without_an_exception_has_no_such_key() -> None:
+    record = logging.makeLogRecord({"msg": "%d logs", "args": (3,)})
+    event = json.loads(JsonFormatter().format(record))
+    assert (event["message"], "exception" in event) == ("3 logs", False)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "status"),
+    [
+        (["log.format=json", "num.io.threads=3", "log.dirs=/proc/none"], 1),
+        (["log.format=json", "log.level=LOUD", "log.levels=plog.nothing=INFO"], 1),
+    ],
+)
+def test_every_line_is_json_from_the_first_on(overrides: list[str], status: int) -> None:
+    command = [sys.executable, "-m", "plog", "server"]
+    for override in overrides:
+        command += ["--override", override]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == status
+    events = [json.loads(line) for line in done.stderr.splitlines()]
+    assert events[-1]["level"] == "CRITICAL"
+    assert {"time", "level", "logger", "message"} == {*events[0]}

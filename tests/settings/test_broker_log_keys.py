@@ -1,0 +1,51 @@
+"""The keys of the broker's own log: levels and loggers are checked when the settings are read."""
+
+from __future__ import annotations
+
+import pytest
+
+from plog.settings import BrokerSettings
+
+LEVELS = "FATAL, ERROR, WARN, INFO, DEBUG, TRACE"
+LISTS = "`plog configs describe broker-logger ID` lists the loggers"
+
+
+@pytest.mark.parametrize(
+    ("text", "levels"),
+    [
+        ("", ()),
+        ("plog.storage=DEBUG", (("plog.storage", "DEBUG"),)),
+        (
+            " plog.cluster.controller = WARN, root=ERROR",
+            (("plog.cluster.controller", "WARN"), ("root", "ERROR")),
+        ),
+        # A module that only some brokers import, and the standard library's.
+        ("plog.ops.metrics_page=TRACE", (("plog.ops.metrics_page", "TRACE"),)),
+        ("asyncio=FATAL", (("asyncio", "FATAL"),)),
+    ],
+)
+def test_levels_of_loggers_are_a_list(text: str, levels: tuple[tuple[str, str], ...]) -> None:
+    settings = BrokerSettings({"log.levels": text})
+    assert settings.log_levels == levels
+    assert BrokerSettings.KEYS["log.levels"].format(levels) == ",".join(map("=".join, levels))
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "reason"),
+    [
+        ("log.format", "xml", "'xml' is not one of text, json"),
+        ("log.level", "LOUD", f"'LOUD' is not a log level: use one of {LEVELS}"),
+        ("log.level", "debug", f"'debug' is not a log level: use one of {LEVELS}"),
+        ("log.levels", "plog=LOUD", f"'LOUD' is not a log level: use one of {LEVELS}"),
+        ("log.levels", "plog", "'plog' is not LOGGER=LEVEL"),
+        ("log.levels", "plog=INFO,", "'' is not LOGGER=LEVEL"),
+        ("log.levels", "plog=INFO,plog=WARN", "logger 'plog' is named twice"),
+        ("log.levels", "plog.stor=INFO", f"there is no logger 'plog.stor'; {LISTS}"),
+        ("log.levels", "=INFO", f"there is no logger ''; {LISTS}"),
+        ("log.levels", "plog.=INFO", f"there is no logger 'plog.'; {LISTS}"),
+        ("log.levels", "plog/server=INFO", f"there is no logger 'plog/server'; {LISTS}"),
+        ("log.levels", "plog.__pycache__=INFO", f"there is no logger 'plog.__pycache__'; {LISTS}"),
+    ],
+)
+def test_value_that_is_wrong_is_refused_with_the_reason(key: str, text: str, reason: str) -> None:
+    assert BrokerSettings.faults({key: text}) == [(key, reason)]
