@@ -66,6 +66,7 @@ from plog.errors import ErrorCode, NotController, error_for
 from plog.protocol.messages.replication import LeaderAndIsrResponse, StopReplicaResponse
 from plog.runtime.bounded_lines import BoundedLines
 from plog.runtime.clock import Clock
+from plog.runtime.partition_lines import log_partitions
 from plog.types import TopicPartition
 
 log = logging.getLogger(__name__)
@@ -472,9 +473,9 @@ class Controller:
 
     def _write_states(self, effect: WriteStates) -> StatesWritten:
         written, conflicts = self._nodes.write_states(effect.writes)
-        for write in written:
-            if write.state.leader == znodes.NO_LEADER:
-                log.error("%s has no leader: no in-sync replica is online", write.partition)
+        leaderless = [one.partition for one in written if one.state.leader == znodes.NO_LEADER]
+        text = "%s: no leader, because no in-sync replica is online"
+        log_partitions(log, logging.ERROR, text, leaderless)
         return StatesWritten(tuple(written), conflicts, effect.token)
 
     def _forget_topic(self, name: str) -> None:

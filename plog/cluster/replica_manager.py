@@ -44,6 +44,7 @@ from plog.protocol.messages.replication import (
     StopReplicaResponse,
 )
 from plog.runtime.bounded_lines import BoundedLines
+from plog.runtime.partition_lines import log_partitions
 from plog.settings.definitions import TopicSettings
 from plog.storage.file_errors import is_refusal
 from plog.storage.log import Log
@@ -127,6 +128,9 @@ class ReplicaManager:
         self._by_id: dict[tuple[uuid.UUID, int], Partition] = {}
         self._by_topic: dict[str, dict[int, Partition]] = {}
         self._lines = BoundedLines(log, "%d further replicas could not be started or stopped")
+        self._deletions = BoundedLines(
+            log, "%d further topics had their logs deleted", least_level=logging.INFO
+        )
 
     def on_leadership(self, changed: LeadershipChanged) -> None:
         """Tell of every LeaderAndIsr from now on: the coordinators' ear."""
@@ -404,13 +408,15 @@ class ReplicaManager:
             log.warning("StopReplica of controller %d: %s", request.controller_id, refusal)
             return StopReplicaResponse(error_code=refusal.code, partition_errors=[])
         errors = []
+        deleted = []
         with self._lock:
             for topic in request.topic_states:
                 for state in topic.partition_states:
                     at = TopicPartition(topic.topic_name, state.partition_index)
                     code = ErrorCode.NONE
                     try:
-                        self._stop(at, state)
+                        if self._stop(at, state):
+                            deleted.append(at)
                     except KafkaError as refusal:
                         code = refusal.code
                         self._lines.error("cannot stop %s: %s", at, refusal)
@@ -419,9 +425,11 @@ class ReplicaManager:
                             topic_name=at.topic, partition_index=at.partition, error_code=code
                         )
                     )
+        log_partitions(self._deletions, logging.INFO, "deleted %s", deleted)
         return StopReplicaResponse(error_code=ErrorCode.NONE, partition_errors=errors)
 
-    def _stop(self, at: TopicPartition, state: StopReplicaPartitionState) -> None:
+    def _stop(self, at: TopicPartition, state: StopReplicaPartitionState) -> bool:
+        """Stop a replica; return whether its log was deleted."""
         partition = self._partitions.get(at)
         if partition is not None and 0 <= state.leader_epoch < partition.leadership.leader_epoch:
             raise FencedLeaderEpoch(f"{at} is at leader epoch {partition.leadership.leader_epoch}")
@@ -437,7 +445,7 @@ class ReplicaManager:
             if was_leader:
                 self._tell_leadership([], [partition])
         if not state.delete_partition:
-            return
+            return False
         if partition is not None:
             del self._partitions[at]
             self._without_space.discard(at)
@@ -449,6 +457,8 @@ class ReplicaManager:
                 del self._by_topic[at.topic]
         if self._logs.get(at) is not None or at in self._logs.offline:
             self._logs.delete(at)
+            return True
+        return False
 
     def check_taken_up(self, topic: str) -> None:
         """Check that no log of a topic was refused here; `ask_again_for_refused` makes it later.

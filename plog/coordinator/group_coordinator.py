@@ -65,7 +65,7 @@ from plog.runtime.trusted_time import TrustedTime
 from plog.settings.definitions import BrokerSettings, GroupSettings
 from plog.storage.log_faults import is_of_full_disk
 from plog.storage.verification import Verification
-from plog.types import ZERO_UUID, TopicPartition
+from plog.types import ZERO_UUID, TopicPartition, counted
 
 log = logging.getLogger(__name__)
 
@@ -106,6 +106,7 @@ class GroupCoordinator:
             make=self._make_shard,
             taken=self._resume,
             given_up=self._retire,
+            loaded=_log_loaded,
         )
         self._timers: Timers[Key] = Timers(loop, self._fired)
         self._given_out = GivenOut()
@@ -213,8 +214,6 @@ class GroupCoordinator:
         if shard.deleted_meanwhile:
             topics = shard.deleted_meanwhile
             self.shards.spawn(self.endings.forget_topics(topics, list(shard)))
-        if shard.groups:
-            log.info("%d groups of %s-%d loaded", len(shard.groups), OFFSETS_TOPIC, shard.partition)
 
     def _resume_classic(self, group: Group, machine: ClassicGroup) -> None:
         self._execute(group, machine.resume())
@@ -592,3 +591,13 @@ class GroupCoordinator:
                 )
         if group.machine is machine:
             self._feed(group, Stored(ticket, error))
+
+
+def _log_loaded(shards: Sequence[Shard]) -> None:
+    for shard in shards:
+        found = counted(len(shard.groups), "group")
+        log.debug("loaded %s from %s-%d", found, OFFSETS_TOPIC, shard.partition)
+    count = sum(len(shard.groups) for shard in shards)
+    if count:
+        of = counted(len(shards), "partition")
+        log.info("loaded %s from %s of %s", counted(count, "group"), of, OFFSETS_TOPIC)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import traceback
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from typing import Generic, Protocol, TypeVar
 
 from plog.cluster.partition import Partition
@@ -48,6 +48,7 @@ class Shards(Generic[S]):
         make: creates an empty shard for a partition and a leader epoch.
         taken: called with a shard when it becomes active.
         given_up: called with a shard when it is no longer active.
+        loaded: called with the shards that were loaded together, once the last one is active.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class Shards(Generic[S]):
         make: Callable[[int, int], S],
         taken: Callable[[S], None],
         given_up: Callable[[S], None],
+        loaded: Callable[[Sequence[S]], None],
     ) -> None:
         self._loop = loop
         self.topic = topic
@@ -68,6 +70,8 @@ class Shards(Generic[S]):
         self._make = make
         self._taken = taken
         self._given_up = given_up
+        self._loaded = loaded
+        self._loaded_together: list[S] = []
         self._served: dict[int, S] = {}
         self._loading: dict[int, S] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -179,6 +183,10 @@ class Shards(Generic[S]):
             return
         del self._loading[index]
         self.serve(shard)
+        self._loaded_together.append(shard)
+        if not self._loading:
+            together, self._loaded_together = self._loaded_together, []
+            self._loaded(together)
 
     def serve(self, shard: S) -> None:
         """Activate a shard that was filled from its log."""

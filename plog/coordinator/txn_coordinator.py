@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from plog.cluster.metadata_cache import MetadataCache
 from plog.cluster.own_appends import OwnAppends, Pair
@@ -57,7 +57,7 @@ from plog.runtime.trusted_time import TrustedTime
 from plog.settings.definitions import BrokerSettings
 from plog.storage.log_faults import is_of_full_disk
 from plog.storage.producer_state import Marker
-from plog.types import NO_PRODUCER_ID, TopicPartition
+from plog.types import NO_PRODUCER_ID, TopicPartition, counted
 
 log = logging.getLogger(__name__)
 
@@ -134,6 +134,7 @@ class TxnCoordinator:
             make=TxnShard,
             taken=self._resume,
             given_up=self._retire,
+            loaded=_log_loaded,
         )
 
     def start(self) -> None:
@@ -152,13 +153,6 @@ class TxnCoordinator:
     def _resume(self, shard: TxnShard) -> None:
         for txn in shard:
             self._execute(shard, txn, txn.resume())
-        if shard.txns:
-            log.info(
-                "%d transactional ids of %s-%d loaded",
-                len(shard.txns),
-                TRANSACTIONS_TOPIC,
-                shard.partition,
-            )
 
     def _retire(self, shard: TxnShard) -> None:
         """Withdraw permissions; running tasks notice that the shard is no longer led here."""
@@ -488,6 +482,16 @@ class TxnCoordinator:
         async for shard, txn in giving_way(every):
             if self.shards.is_served(shard) and shard.txns.get(txn.transactional_id) is txn:
                 self._feed(shard, txn, look)
+
+
+def _log_loaded(shards: Sequence[TxnShard]) -> None:
+    for shard in shards:
+        found = counted(len(shard.txns), "transactional id")
+        log.debug("loaded %s from %s-%d", found, TRANSACTIONS_TOPIC, shard.partition)
+    count = sum(len(shard.txns) for shard in shards)
+    if count:
+        found, of = counted(count, "transactional id"), counted(len(shards), "partition")
+        log.info("loaded %s from %s of %s", found, of, TRANSACTIONS_TOPIC)
 
 
 def _marker(shard: TxnShard, effect: WriteMarkers) -> Marker:

@@ -1,6 +1,6 @@
 """Loggers of this process, and their levels by Kafka's names.
 
-Owns which names are loggers: `root`, every logger that exists, and each package and module of plog.
+Owns which names are loggers: `root`, every logger that exists, each package and module of plog.
 A level that is set holds for the logger and for those below it that have no level of their own.
 """
 
@@ -28,13 +28,16 @@ MAX_NAME: Final = 200
 """Length of a logger's name at most: a longer one cannot be a path."""
 
 _PACKAGE = Path(__file__).parents[1]
+_STANDARD = frozenset({"asyncio", "concurrent.futures", "py.warnings"})
+"""Loggers of the standard library that a broker uses."""
 
 logging.addLevelName(LEVELS["TRACE"], "TRACE")
 
 
 def is_logger(name: str) -> bool:
     """Return whether a name is a logger's, also if its module is not imported yet."""
-    return name == ROOT or name in logging.root.manager.loggerDict or _is_module(name)
+    exists = name in logging.root.manager.loggerDict
+    return exists or name == ROOT or name in _STANDARD or _is_module(name)
 
 
 def effective_levels() -> dict[str, str]:

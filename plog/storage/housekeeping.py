@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from itertools import chain
 
 from plog.errors import KafkaStorageError
 from plog.runtime.clock import Clock
@@ -17,6 +18,7 @@ from plog.storage.log import Log
 from plog.storage.log_owner import LogOwner, report_nothing
 from plog.storage.scheduler import Scheduler
 from plog.storage.scrub import Scrub
+from plog.types import counted
 
 _log = logging.getLogger(__name__)
 
@@ -61,7 +63,7 @@ class Housekeeping:
 
     def apply_retention(self) -> int:
         """Apply retention to every log; return how many rules found segments to delete."""
-        count = 0
+        by_topic: dict[str, list[list[str]]] = {}
         now_ms = self._trusted_time.now_ms()
         for log in self._logs():
             try:
@@ -69,10 +71,15 @@ class Housekeeping:
             except KafkaStorageError as error:
                 _log.error("retention of %s: %s", log.topic_partition, error)
                 continue
-            for line in lines:
-                _log.info("%s", line)
-            count += len(lines)
-        return count
+            if lines:
+                by_topic.setdefault(log.topic_partition.topic, []).append(lines)
+        for topic, several in by_topic.items():
+            if len(several) > 1:
+                of = counted(len(several), "partition")
+                _log.info("%s: retention deleted segments of %s", topic, of)
+            for line in chain.from_iterable(several):
+                _log.log(logging.DEBUG if len(several) > 1 else logging.INFO, "%s", line)
+        return sum(len(lines) for several in by_topic.values() for lines in several)
 
     def expire_producers(self) -> None:
         """Forget the producers that have been silent for long."""

@@ -17,6 +17,7 @@ from typing import Protocol
 
 from plog._native.files import NO_RESOURCES
 from plog.errors import InconsistentLogDirs, KafkaStorageError, LogDamaged
+from plog.runtime.partition_lines import log_partitions
 from plog.settings.definitions import TopicSettings
 from plog.storage.file_errors import is_path_fault_of_partition, is_refusal
 from plog.storage.live_log_dir import FoundPartition, LiveLogDir
@@ -39,7 +40,9 @@ class Register(LogOwner, Protocol):
     def add_loaded(self, log: Log) -> None:
         """Add a loaded log."""
 
-    def quarantine(self, topic_partition: TopicPartition, log_dir: Path, reason: str) -> None:
+    def quarantine(
+        self, topic_partition: TopicPartition, log_dir: Path, reason: str, *, log: bool = True
+    ) -> None:
         """Register an offline partition."""
 
     def load_later(self, live: LiveLogDir, partition: FoundPartition) -> None:
@@ -119,6 +122,8 @@ class LogLoading:
         self._abandoned = False
         self._found = 0
         self._left = 0
+        # Because their directory failed; logged together.
+        self._not_loaded: list[tuple[LiveLogDir, TopicPartition]] = []
 
     @property
     def progress(self) -> tuple[int, int]:
@@ -259,10 +264,19 @@ class LogLoading:
         work()
         for thread in threads:
             thread.join()
+        self._log_not_loaded()
         if unexpected:
             # The broker would create a skipped partition again, empty.
             tp, error = unexpected[0]
             raise KafkaStorageError(f"{tp} cannot be loaded: {error!r}") from error
+
+    def _log_not_loaded(self) -> None:
+        for live in {live for live, _ in self._not_loaded}:
+            partitions = [tp for of, tp in self._not_loaded if of is live]
+            single, plural = "%s is offline: %s", "%s are offline: %s"
+            log_partitions(
+                _log, logging.ERROR, single, partitions, _is_offline(live), plural=plural
+            )
 
     def load_late(self, live: LiveLogDir, partition: FoundPartition) -> bool:
         """Load a log of `load_later`; return False if space or descriptors are lacking again."""
@@ -277,8 +291,8 @@ class LogLoading:
     def _load(self, live: LiveLogDir, partition: FoundPartition) -> None:
         tp = partition.topic_partition
         if live.failure is not None:
-            reason = f"log directory {live.path} is offline"
-            self._register.quarantine(tp, live.path, reason)
+            self._register.quarantine(tp, live.path, _is_offline(live), log=False)
+            self._not_loaded.append((live, tp))
         elif (refusal := self._try_to_load(live, partition, self._keep_free)) is not None:
             # The other logs work, and retention can free space.
             live.unrecovered = True
@@ -333,6 +347,10 @@ def _announce_check(live: LiveLogDir, partitions: Collection[FoundPartition]) ->
             counted(len(partitions), "partition"),
             size_bytes / 1e9,
         )
+
+
+def _is_offline(live: LiveLogDir) -> str:
+    return f"log directory {live.path} is offline"
 
 
 def _working(dirs: Collection[LiveLogDir]) -> list[LiveLogDir]:

@@ -33,6 +33,7 @@ from plog.errors import (
 )
 from plog.runtime.bounded_lines import BoundedLines
 from plog.runtime.clock import Clock
+from plog.runtime.partition_lines import log_partitions
 from plog.runtime.trusted_time import TrustedTime
 from plog.settings.definitions import BrokerSettings, TopicSettings
 from plog.storage.absent_replicas import AbsentReplicas
@@ -132,9 +133,7 @@ class LogManager:
         self._late_callbacks: list[Callable[[Collection[TopicPartition]], None]] = []
         self._recovered_late: list[TopicPartition] = []  # which they are to be told of
         self._said_no_descriptor_ms: int | None = None
-        self._lines = BoundedLines(
-            _log, "%d further logs created or deleted", least_level=logging.INFO
-        )
+        self._lines = BoundedLines(_log, "%d further topics got new logs", least_level=logging.INFO)
         self._spare_fd = -1
         # Also of logs that are made while the broker starts, until `broker_started`.
         self._keep_free = LOADING_KEEPS + 2 * settings.num_network_threads
@@ -303,7 +302,6 @@ class LogManager:
         is_over = self._loading.load_late(live, partition)
         tp = partition.topic_partition
         if (log := self.get(tp)) is not None:
-            _log.info("%s is recovered and online", tp)
             self._flush_recovered(log)
             with self._lock:
                 self._recovered_late.append(tp)
@@ -315,6 +313,7 @@ class LogManager:
     def _tell_recovered(self) -> None:
         with self._lock:
             recovered, self._recovered_late = self._recovered_late, []
+        log_partitions(_log, logging.INFO, "%s recovered and online", recovered)
         for callback in self._late_callbacks:
             callback(recovered)
 
@@ -322,12 +321,15 @@ class LogManager:
         if live.unrecovered and live.guarded(live.remember_boot):
             live.unrecovered = False
 
-    def quarantine(self, topic_partition: TopicPartition, log_dir: Path, reason: str) -> None:
+    def quarantine(
+        self, topic_partition: TopicPartition, log_dir: Path, reason: str, *, log: bool = True
+    ) -> None:
         """Take note that a partition is offline, and why; its files stay where they are."""
         with self._lock:
             self._offline[topic_partition] = reason
             self._offline_dirs[topic_partition] = log_dir
-        _log.error("%s is offline: %s", topic_partition, reason)
+        if log:
+            _log.error("%s is offline: %s", topic_partition, reason)
 
     # -- what there is -----------------------------------------------------------------------
 
@@ -487,9 +489,8 @@ class LogManager:
             for log in logs:
                 self._unmake(live, log.topic_partition, log)  # they are made in another one
             self.fail_log_dir(live.path, error)
-        for log in logs:
-            if self._take_in(log, live):
-                self._lines.info("created %s in %s", log.topic_partition, live.path)
+        taken = [log.topic_partition for log in logs if self._take_in(log, live)]
+        log_partitions(self._lines, logging.INFO, "created %s in %s", taken, live.path)
         return None
 
     def _unmake(self, live: LiveLogDir, tp: TopicPartition, made: Log | None = None) -> None:
@@ -531,7 +532,8 @@ class LogManager:
     def delete(self, tp: TopicPartition) -> None:
         """Remove a partition: at once for everyone, from the disk after file.delete.delay.ms.
 
-        An offline partition can be deleted too, unless its directory's disk has failed.
+        An offline partition can be deleted too, unless its directory's disk has failed. The caller
+        logs the deletion, once for all partitions of a topic.
 
         Raises:
             UnknownTopicOrPartition: there is none.
@@ -566,7 +568,7 @@ class LogManager:
                 raise KafkaStorageError(f"{tp}: {error}") from error
             self.forget_left(live, tp, slot)
         self.remove_tree_later(live, leaving, delay_ms)
-        self._lines.info("deleted %s from %s", tp, live.path)
+        _log.debug("deleted %s from %s", tp, live.path)
 
     def before_deletion(self, callback: Callable[[TopicPartition], None]) -> None:
         """Call back, with `placement_lock` held, before each deletion.

@@ -232,7 +232,7 @@ def test_creation_without_descriptors_is_refused_and_the_broker_starts_again(
         assert broker.is_running
         broker.kill()
         broker.start()
-        wait_until(lambda: "is recovered and online" in broker.log, "opened later", broker)
+        wait_until(lambda: "recovered and online" in broker.log, "opened later", broker)
 
 
 def test_roll_that_is_refused_leaves_nothing_that_is_taken_for_damage(tmp_path: Path) -> None:

@@ -130,7 +130,7 @@ def test_partition_without_space_to_recover_it_is_there_once_there_is_some(
     assert manager.get(A0).log_end_offset == 200
     assert A0 not in manager.offline
     assert recovered == [A0]
-    assert "a-0 is recovered and online" in caplog.text
+    assert "a-0 recovered and online" in caplog.text
     # It is one like the others, for a clean shutdown too.
     assert (unclean / "boot-id").exists()
     fill(lead(manager.get(A0)), 1, start=20)
@@ -300,6 +300,30 @@ def test_log_directory_that_fails_takes_what_awaits_space(
     look_again(manager, clock, MOST_WAIT_MS)
     assert manager.get(A0) is None
     assert A0 in manager.offline
+
+
+def test_directory_that_fails_while_it_is_loaded_is_one_line_per_topic(
+    start: Start,
+    dirs: list[Path],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    manager = start([dirs[0]])
+    for n in range(8):
+        manager.create(TopicPartition("a", n), ID_A, SETTINGS)
+    manager.shutdown()
+
+    def fails(*_: object, **__: object) -> None:
+        raise OSError(errno.EIO, "broken")
+
+    monkeypatch.setattr(LiveLogDir, "load", fails)
+    with caplog.at_level(logging.INFO):
+        again = start(dirs)
+    assert len(again.offline) == 8
+    lines = [one.getMessage() for one in caplog.records if "offline" in one.getMessage()]
+    first = f"is offline: log directory {dirs[0]} is offline: [Errno 5] broken"
+    assert [line.partition(" ")[2] for line in lines if line.startswith("a-")] == [first]
+    assert f"7 partitions of a are offline: log directory {dirs[0]} is offline" in lines
 
 
 @pytest.mark.parametrize("threads", [1, 4])
