@@ -1,34 +1,55 @@
-"""`plog consume`: print the records of a topic."""
+"""`plog consume`: print the records of topics."""
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from plog.cli.output import bootstrap_option, data_json, is_number, time_ms, warn_of_leaderless
+from plog.cli.followed_topics import FollowedTopics, NewPartitions
+from plog.cli.output import bootstrap_option, is_number, time_ms
+from plog.cli.record_formats import (
+    NULL,
+    Format,
+    column_format,
+    json_format,
+    template_format,
+)
 
 if TYPE_CHECKING:
     from plog.client.consumer import Consumer, ConsumerRecord
     from plog.types import TopicPartition
 
 POLL_MS = 1000
-TIMESTAMP_TYPES = ("CreateTime", "LogAppendTime")
-ENDS = ("earliest", "latest")
+STARTS = ("earliest", "latest")
+TEMPLATES = r"""
+Fields of --format:
+  {topic} {partition} {offset}   where the record is
+  {time} {timestamp}             its time in UTC; in milliseconds since 1970
+  {timestamp_type}               CreateTime or LogAppendTime
+  {headers} {key} {value}        its data
+  {key_size} {value_size}        bytes; -1 for null
+  \n \t \r \0 \\ \x1f {{ }}      control characters, any byte, and braces
+A line feed follows each record, unless TEMPLATE ends with \n or \0.
+"""
 
 
-@click.command()
-@click.argument("topic")
+@click.command(epilog="\b" + TEMPLATES)
+@click.argument("topics", nargs=-1, metavar="TOPIC...")
 @bootstrap_option
+@click.option(
+    "--pattern",
+    metavar="REGEX",
+    help="Read all topics whose whole name matches, also those created later, instead of TOPIC.",
+)
 @click.option(
     "--partition",
     "partitions",
     type=click.IntRange(0),
     multiple=True,
-    help="Read only this partition [default: all]. Repeatable.",
+    help="Read only this partition of the one topic [default: all]. Repeatable.",
 )
 @click.option(
     "--from",
@@ -41,23 +62,51 @@ ENDS = ("earliest", "latest")
     " a time zone), or @ and milliseconds since 1970.",
 )
 @click.option(
+    "--until",
+    metavar="latest|OFFSET|@TIME",
+    help="Exit before this offset or time, read as for --from, in each partition.",
+)
+@click.option(
     "--group",
     metavar="NAME",
-    help="Join this consumer group: share the topic with its other members, continue at the group's"
-    " committed offsets, and commit the printed records. --from then applies only to partitions"
-    " without a committed offset.",
+    help="Join this consumer group: share the topics with its other members, continue at the"
+    " group's committed offsets, and commit the printed records. --from then applies only to"
+    " partitions without a committed offset.",
 )
 @click.option("--max", "most", type=click.IntRange(0), help="Maximum number of records to print.")
 @click.option(
-    "--exit-at-end", is_flag=True, help="Exit at the end instead of waiting for new records."
+    "--exit-at-end",
+    is_flag=True,
+    help="Exit at the end instead of waiting for new records, as --until latest.",
 )
 @click.option(
     "--json",
     "as_json",
     is_flag=True,
-    help="Print each record as a JSON object with all fields, one per line.",
+    help="Print each record as a JSON object with all fields, one per line."
+    " `plog produce --input json` reads them.",
 )
+@click.option("--topics", "show_topics", is_flag=True, help="Print the topic before each value.")
+@click.option(
+    "--offsets", is_flag=True, help="Print the partition and the offset before each value."
+)
+@click.option("--times", is_flag=True, help="Print the timestamp in UTC before each value.")
+@click.option("--headers", is_flag=True, help="Print the headers as a=1,b=2 before each value.")
 @click.option("--keys", is_flag=True, help="Print the key and a tab before each value.")
+@click.option(
+    "--format",
+    "template",
+    metavar="TEMPLATE",
+    help="Print each record by a template of fields, such as '{partition}@{offset} {value}'."
+    " The fields are listed below.",
+)
+@click.option(
+    "--null",
+    default=NULL,
+    show_default=True,
+    metavar="TEXT",
+    help="Text for a null key, value or header value, except in JSON.",
+)
 @click.option(
     "--isolation-level",
     type=click.Choice(["read_uncommitted", "read_committed"]),
@@ -66,118 +115,221 @@ ENDS = ("earliest", "latest")
     help="read_committed skips records of open and aborted transactions.",
 )
 def command(
-    topic: str,
+    topics: tuple[str, ...],
     bootstrap: str,
+    pattern: str | None,
     partitions: tuple[int, ...],
     start: str,
+    until: str | None,
     group: str | None,
     most: int | None,
     exit_at_end: bool,
     as_json: bool,
+    show_topics: bool,
+    offsets: bool,
+    times: bool,
+    headers: bool,
     keys: bool,
+    template: str | None,
+    null: str,
     isolation_level: str,
 ) -> None:
-    """Print the records of TOPIC, each value on a line, until Ctrl-C.
+    """Print the records of each TOPIC, each value on a line, until Ctrl-C.
 
-    Values are printed unchanged; a record without a value prints "null". With --json, bytes that
-    are not UTF-8 print as {"base64": ...}.
+    Keys and values are printed unchanged. --topics, --offsets, --times, --headers and --keys add
+    columns in this order, separated by tabs. With --json, bytes that are not UTF-8 print as
+    {"base64": ...}.
 
     \b
       plog consume greetings --exit-at-end
       plog consume greetings --from @2013-07-04 --max 10 --json
+      plog consume greetings alerts --topics --offsets
+      plog consume --pattern 'flights-.*' --format '{time} {key}={value}'
       plog consume greetings --group readers
     """
-    from plog.client.metadata import Cluster
-
+    chosen = FollowedTopics(topics, pattern)
+    if partitions and (chosen.pattern is not None or len(chosen.names) > 1):
+        raise click.UsageError("--partition requires exactly one topic")
+    if until is not None and exit_at_end:
+        raise click.UsageError("--until conflicts with --exit-at-end")
+    columns = {
+        name
+        for name, is_shown in [
+            ("topic", show_topics),
+            ("partition", offsets),
+            ("offset", offsets),
+            ("time", times),
+            ("headers", headers),
+            ("key", keys),
+        ]
+        if is_shown
+    }
+    printer = _Printer(_format(as_json, template, columns, null), most)
+    if exit_at_end:
+        until = "latest"
     if group is not None:
-        if partitions or start not in ENDS:
+        if partitions or start not in STARTS or until not in (None, "latest"):
             raise click.UsageError(
-                "--group conflicts with --partition, and with --from other than earliest or latest"
+                "--group conflicts with --partition, with --from other than earliest or latest,"
+                " and with --until other than latest"
             )
         options = {"auto_offset_reset": start, "isolation_level": isolation_level}
-        # A group waits for a missing topic, but here the user has probably mistyped its name.
-        with Cluster(bootstrap) as cluster:
-            cluster.topic(topic)
-            warn_of_leaderless(cluster, topic)
-        _consume_in_group(
-            bootstrap, group, topic, options, _Output(most, exit_at_end, as_json, keys)
-        )
-        return
+        _consume_in_group(bootstrap, group, chosen, options, printer, exit_at_end=until is not None)
+    else:
+        _check_place(start, "--from", STARTS)
+        if until is not None:
+            _check_place(until, "--until", STARTS[1:])
+        _consume(bootstrap, chosen, partitions, start, until, isolation_level, printer)
+
+
+class _Printer:
+    """Prints records, at most `most`, and counts them."""
+
+    def __init__(self, form: Format, most: int | None) -> None:
+        self._form, self._left = form, most
+
+    @property
+    def is_done(self) -> bool:
+        return self._left == 0
+
+    def print(self, records: list[ConsumerRecord]) -> list[ConsumerRecord]:
+        """Print records and return those that were printed."""
+        if self._left is not None:
+            records = records[: self._left]
+            self._left -= len(records)
+        if records:
+            out = sys.stdout.buffer
+            out.write(b"".join(map(self._form, records)))
+            out.flush()
+        return records
+
+
+def _format(as_json: bool, template: str | None, columns: set[str], null: str) -> Format:
+    if template is None:
+        # JSON has all fields, so that columns change nothing.
+        return json_format() if as_json else column_format(columns, null)
+    if as_json or columns:
+        raise click.UsageError("--format conflicts with --json and with columns such as --keys")
+    try:
+        return template_format(template, null)
+    except ValueError as fault:
+        raise click.BadParameter(str(fault), param_hint="--format") from fault
+
+
+def _consume(
+    bootstrap: str,
+    topics: FollowedTopics,
+    indexes: tuple[int, ...],
+    start: str,
+    until: str | None,
+    isolation_level: str,
+    printer: _Printer,
+) -> None:
     from plog.client.consumer import Consumer
+    from plog.client.metadata import Cluster
+
+    with (
+        Cluster(bootstrap) as cluster,
+        Consumer(
+            cluster,
+            auto_offset_reset=start if start in STARTS else "earliest",
+            isolation_level=isolation_level,
+        ) as consumer,
+    ):
+        found = topics.require(cluster, indexes, waits=until is None)
+        assigned = _partitions(consumer, found, indexes)
+        consumer.assign(assigned)
+        if start not in STARTS or until is not None:
+            for partition, offset in _offsets_at(consumer, assigned, start, "--from").items():
+                consumer.seek(partition, offset)
+        if until is None:
+            new = None if indexes else NewPartitions(topics, cluster, consumer)
+            while not printer.is_done:
+                if new is not None:
+                    new.look_now_and_then()
+                printer.print(consumer.poll(POLL_MS))
+            return
+        ends = _offsets_at(consumer, assigned, until, "--until")
+        left = ends
+        while not printer.is_done:
+            left = {at: end for at, end in left.items() if consumer.position(at) < end}
+            if not left:
+                break
+            records = consumer.poll(POLL_MS)
+            ended = [at for at, end in left.items() if consumer.position(at) >= end]
+            if ended:
+                # Their other records are after the end.
+                consumer.pause(ended)
+                records = [one for one in records if one.offset < ends[_where(one)]]
+            printer.print(records)
+
+
+def _partitions(
+    consumer: Consumer, topics: Sequence[str], indexes: tuple[int, ...]
+) -> list[TopicPartition]:
+    """Return the partitions to read.
+
+    Raises:
+        UnknownTopicOrPartition: the topic has no such partition.
+    """
     from plog.errors import UnknownTopicOrPartition
     from plog.types import TopicPartition, counted
 
-    with Cluster(bootstrap) as cluster:
-        warn_of_leaderless(cluster, topic, partitions)
-    with Consumer(
-        bootstrap,
-        auto_offset_reset=start if start in ENDS else "earliest",
-        isolation_level=isolation_level,
-    ) as consumer:
-        known = consumer.partitions_for(topic)
-        assigned = [TopicPartition(topic, p) for p in dict.fromkeys(partitions)] or known
-        for partition in assigned:
-            if partition not in known:
-                raise UnknownTopicOrPartition(
-                    f"topic {topic!r} has {counted(len(known), 'partition')}, "
-                    f"but no partition {partition.partition}"
-                )
-        consumer.assign(assigned)
-        _seek(consumer, assigned, start)
-        ends = consumer.end_offsets(assigned) if exit_at_end else None
-        count = 0
-        while most is None or count < most:
-            if ends is not None and all(consumer.position(p) >= ends[p] for p in assigned):
-                break
-            for record in consumer.poll(POLL_MS):
-                if count == most:
-                    break
-                if ends is not None and record.offset >= ends[_where(record)]:
-                    continue  # appended after the start; --exit-at-end ends before it
-                _write(record, as_json=as_json, keys=keys)
-                count += 1
-            sys.stdout.buffer.flush()
-
-
-class _Output(NamedTuple):
-    """How to print records, and when to stop."""
-
-    most: int | None
-    exit_at_end: bool
-    as_json: bool
-    keys: bool
+    known = [partition for topic in topics for partition in consumer.partitions_for(topic)]
+    if not indexes:
+        return known
+    chosen = [TopicPartition(topics[0], index) for index in dict.fromkeys(indexes)]
+    for partition in chosen:
+        if partition not in known:
+            raise UnknownTopicOrPartition(
+                f"topic {partition.topic!r} has {counted(len(known), 'partition')}, "
+                f"but no partition {partition.partition}"
+            )
+    return chosen
 
 
 def _consume_in_group(
-    bootstrap: str, group: str, topic: str, options: Mapping[str, Any], output: _Output
+    bootstrap: str,
+    group: str,
+    topics: FollowedTopics,
+    options: Mapping[str, Any],
+    printer: _Printer,
+    *,
+    exit_at_end: bool,
 ) -> None:
     from plog.client.group_consumer import GroupConsumer, Listener, OffsetAndMetadata
+    from plog.client.metadata import Cluster
 
+    # A group waits for a missing topic, but here the user has probably mistyped its name.
+    with Cluster(bootstrap) as cluster:
+        topics.require(cluster, (), waits=not exit_at_end)
     ends: dict[TopicPartition, int] = {}
-    count = 0
-    with GroupConsumer(bootstrap, group, enable_auto_commit=False, **options) as consumer:
+    with GroupConsumer(
+        bootstrap,
+        group,
+        enable_auto_commit=False,
+        metadata_max_age_ms=int(topics.look_s * 1000),
+        **options,
+    ) as consumer:
 
         def look_at_ends(come: list[TopicPartition]) -> None:
             ends.update(consumer.end_offsets(come))
 
-        consumer.subscribe([topic], Listener(on_assigned=look_at_ends))
-        while output.most is None or count < output.most:
-            found = consumer.poll(POLL_MS)
+        listener = Listener(on_assigned=look_at_ends) if exit_at_end else None
+        consumer.subscribe(topics.pattern or topics.names, listener)
+        while not printer.is_done:
             # Commit only printed records; the next run of the group prints the others.
-            printed = found if output.most is None else found[: output.most - count]
-            for record in printed:
-                _write(record, as_json=output.as_json, keys=output.keys)
-            sys.stdout.buffer.flush()
-            count += len(printed)
+            printed = printer.print(consumer.poll(POLL_MS))
             consumer.commit(
                 {
                     _where(one): OffsetAndMetadata(one.offset + 1, leader_epoch=one.leader_epoch)
                     for one in printed
                 }
             )
+            if not exit_at_end:
+                continue
             assigned = consumer.assignment()
-            at_end = assigned and all(consumer.position(at) >= ends[at] for at in assigned)
-            if output.exit_at_end and at_end:
+            if assigned and all(consumer.position(at) >= ends[at] for at in assigned):
                 break
 
 
@@ -187,44 +339,31 @@ def _where(record: ConsumerRecord) -> TopicPartition:
     return TopicPartition(record.topic, record.partition)
 
 
-def _write(record: ConsumerRecord, *, as_json: bool, keys: bool) -> None:
-    out = sys.stdout.buffer
-    if not as_json:
-        key = b"" if not keys else (b"null" if record.key is None else record.key) + b"\t"
-        out.write(key + (b"null" if record.value is None else record.value) + b"\n")
-        return
-    text = json.dumps(
-        {
-            "topic": record.topic,
-            "partition": record.partition,
-            "offset": record.offset,
-            "timestamp": record.timestamp,
-            "timestamp_type": TIMESTAMP_TYPES[record.timestamp_type],
-            "key": data_json(record.key),
-            "value": data_json(record.value),
-            "headers": [[name, data_json(value)] for name, value in record.headers],
-        },
-        ensure_ascii=False,
-    )
-    # A header key is a str, but may hold surrogates, which UTF-8 cannot encode.
-    out.write(text.encode(errors="backslashreplace") + b"\n")
+def _check_place(text: str, option: str, names: tuple[str, ...]) -> None:
+    """Refuse an argument that is no name, offset or time.
+
+    Raises:
+        click.BadParameter: the message names `option`.
+    """
+    if text.startswith("@"):
+        time_ms(text[1:], option)
+    elif text not in names and not is_number(text):
+        wanted = ", ".join((*names, "an offset"))
+        raise click.BadParameter(f"{text!r} is not {wanted} or @TIME", param_hint=option)
 
 
-def _seek(consumer: Consumer, assigned: Sequence[TopicPartition], start: str) -> None:
-    """Seek to --from, unless it is an end of the log, which the consumer finds by itself."""
-    if start in ENDS:
-        return
-    if start.startswith("@"):
-        asked = dict.fromkeys(assigned, time_ms(start[1:], "--from"))
-        ends = consumer.end_offsets(assigned)
-        for partition, found in consumer.offsets_for_times(asked).items():
-            consumer.seek(partition, found.offset if found.offset >= 0 else ends[partition])
-    elif is_number(start):
-        starts, ends = consumer.beginning_offsets(assigned), consumer.end_offsets(assigned)
-        for partition in assigned:
-            nearest = min(max(int(start), starts[partition]), ends[partition])
-            consumer.seek(partition, nearest)
-    else:
-        raise click.BadParameter(
-            f"{start!r} is not earliest, latest, an offset or @TIME", param_hint="--from"
-        )
+def _offsets_at(
+    consumer: Consumer, partitions: Sequence[TopicPartition], place: str, option: str
+) -> dict[TopicPartition, int]:
+    """Return the offset of a place in each partition: its ends, an offset or a time."""
+    if place == "earliest":
+        return consumer.beginning_offsets(partitions)
+    ends = consumer.end_offsets(partitions)
+    if place == "latest":
+        return ends
+    if place.startswith("@"):
+        asked = dict.fromkeys(partitions, time_ms(place[1:], option))
+        found = consumer.offsets_for_times(asked)
+        return {at: one.offset if one.offset >= 0 else ends[at] for at, one in found.items()}
+    starts = consumer.beginning_offsets(partitions)
+    return {at: min(max(int(place), starts[at]), ends[at]) for at in partitions}
