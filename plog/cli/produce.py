@@ -1,4 +1,4 @@
-"""`plog produce`: write lines of text to a topic."""
+"""`plog produce`: write lines of text or JSON to a topic, each as one record."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 import click
 
@@ -20,6 +20,16 @@ from plog.cli.output import (
     say,
     warn_of_leaderless,
 )
+from plog.cli.record_formats import separator
+from plog.cli.record_inputs import InvalidLine, Reader, json_reader, text_reader
+
+if TYPE_CHECKING:
+    from plog.client.producer import Header, Producer
+    from plog.errors import PlogError
+
+MAX_RECORD_BYTES = 32 << 20
+"""Above any sensible max.message.bytes, so that the broker decides which records are too large."""
+MAX_PARTITIONS = 2**31 - 1
 
 
 @click.command()
@@ -27,11 +37,47 @@ from plog.cli.output import (
 @click.argument("source", type=click.File("rb"), default="-")
 @bootstrap_option
 @json_option
-@click.option("--key-separator", help="Split each line into key and value at the first separator.")
+@click.option(
+    "--input",
+    "form",
+    default="lines",
+    type=click.Choice(["lines", "json"]),
+    show_default=True,
+    help="Form of SOURCE: lines of text, or the JSON that `plog consume --json` prints.",
+)
+@click.option(
+    "--key-separator",
+    metavar="TEXT",
+    help="Split each line into key and value at the first separator, such as ':' or '\\t'.",
+)
+@click.option(
+    "--missing-key",
+    default="error",
+    type=click.Choice(["error", "null"]),
+    show_default=True,
+    help="A line without the key separator: stop, or write it without a key.",
+)
+@click.option(
+    "--header-separator",
+    metavar="TEXT",
+    help="Read headers such as a=1,b=2 before the first separator of each line.",
+)
+@click.option(
+    "--null",
+    metavar="TEXT",
+    help="Read a key, value or header value that equals TEXT as null. A null value is a tombstone:"
+    " compaction removes the key.",
+)
 @click.option(
     "--partition",
     type=click.IntRange(0),
-    help="Write to this partition [default: chosen by the key, or spread over all].",
+    help="Write to this partition [default: that of a JSON line, or chosen by the key, or spread"
+    " over all].",
+)
+@click.option(
+    "--repartition",
+    is_flag=True,
+    help="Choose partitions by the keys, whatever partitions the JSON lines name.",
 )
 @click.option(
     "--header",
@@ -71,8 +117,13 @@ def command(
     source: IO[bytes],
     bootstrap: str,
     as_json: bool,
+    form: str,
     key_separator: str | None,
+    missing_key: str,
+    header_separator: str | None,
+    null: str | None,
     partition: int | None,
+    repartition: bool,
     headers: tuple[str, ...],
     compression: str,
     acks: str,
@@ -81,29 +132,42 @@ def command(
 ) -> None:
     """Write each line of SOURCE (a file, or standard input) to TOPIC as one record.
 
+    A line is a value; separators put headers and a key before it. With --input json, each line has
+    the fields of `plog consume --json`. Keys, values, headers, timestamps and partitions are kept.
+    The topic, the offset and the timestamp type have no effect; only "value" is required.
+
+    An invalid line ends the command: the lines before it are written, and none after it.
+
     \b
       echo hello | plog produce greetings
-      plog produce users users.tsv --key-separator $'\\t'
+      plog produce users users.tsv --key-separator '\\t' --null '\\N'
+      plog consume users --exit-at-end --json | plog produce copy --input json
     """
     from plog.client.metadata import Cluster
-    from plog.client.producer import Producer, RecordMetadata
-    from plog.errors import PlogError
+    from plog.client.producer import Producer
     from plog.types import counted
 
     pairs = [_header(header) for header in headers]
-    if key_separator == "":
-        raise click.BadParameter("the separator is empty", param_hint="--key-separator")
-    separator = None if key_separator is None else key_separator.encode()
-    failures: list[PlogError] = []
-
-    def delivered(_metadata: RecordMetadata | None, error: PlogError | None) -> None:
-        if error is not None:
-            failures.append(error)
-
+    if form == "json":
+        if key_separator or header_separator or null is not None or missing_key != "error":
+            raise click.UsageError(
+                "--input json conflicts with separators, --missing-key and --null"
+            )
+        read = json_reader(keep_partitions=partition is None and not repartition)
+    else:
+        if repartition:
+            raise click.UsageError("--repartition requires --input json")
+        if missing_key != "error" and key_separator is None:
+            raise click.UsageError("--missing-key requires --key-separator")
+        read = text_reader(
+            key_separator=separator(key_separator, "--key-separator"),
+            header_separator=separator(header_separator, "--header-separator"),
+            null=None if null is None else os.fsencode(null),
+            require_key=missing_key == "error",
+        )
     with Cluster(bootstrap) as cluster:
         # The producer would wait silently for a missing leader; tell the user.
         warn_of_leaderless(cluster, topic, () if partition is None else [partition])
-    count = 0
     with (
         Producer(
             bootstrap,
@@ -112,35 +176,121 @@ def command(
             linger_ms=linger_ms,
             batch_size=batch_size,
             compression_type=compression,
+            max_request_size=MAX_RECORD_BYTES,
         ) as producer,
         _progress(source) as lines,
     ):
-        for line in lines:
-            if not count:
-                _require_topic(bootstrap, topic)
-            text = line.removesuffix(b"\n").removesuffix(b"\r")
-            key: bytes | None = None
-            if separator is not None and separator in text:
-                key, _, text = text.partition(separator)
-            producer.send(
-                topic, text, key=key, headers=pairs, partition=partition, on_delivery=delivered
-            )
-            count += 1
-            if failures:
-                break
-        if not failures:
-            producer.flush()
-        if failures:
-            # Raised inside the block, so that the producer drops the waiting records.
-            raise failures[0]
+        target = _Target(bootstrap, topic, partition, pairs)
+        # Its errors are raised inside the block, so that the producer drops the waiting records.
+        count = _send(producer, target, _place(source), lines, read)
     if as_json:
         print_json({"topic": topic, "records": count})
     else:
         say(f"Wrote {counted(count, 'record')} to {topic}.", err=True)
 
 
-def _require_topic(bootstrap: str, topic: str) -> None:
-    """Wait a moment until the topic exists; the broker may create it.
+class _Target:
+    """The topic that is written to, and the options that hold for every record."""
+
+    def __init__(
+        self, bootstrap: str, topic: str, partition: int | None, headers: list[Header]
+    ) -> None:
+        self.topic, self.partition, self.headers = topic, partition, headers
+        self._bootstrap = bootstrap
+        self.partitions = 0
+
+    def require(self) -> None:
+        """Wait until the topic exists, and count its partitions. Raises as `_require_topic`."""
+        self.partitions = _require_topic(self._bootstrap, self.topic)
+
+    def check(self, partition: int) -> None:
+        """Refuse a partition that the topic has not, also after another look.
+
+        Raises:
+            InvalidLine: the topic has fewer partitions.
+        """
+        from plog.types import counted
+
+        if partition >= self.partitions:
+            self.require()
+        if partition >= self.partitions:
+            has = counted(self.partitions, "partition")
+            raise InvalidLine(
+                f"partition {partition}, but topic {self.topic!r} has {has}:"
+                " add partitions, or use --repartition"
+            )
+
+
+def _send(
+    producer: Producer, target: _Target, place: str, lines: Iterator[bytes], read: Reader
+) -> int:
+    """Write the record of each line; return their number.
+
+    Args:
+        place: where the lines are, for messages.
+
+    Raises:
+        click.ClickException: a line is invalid; the records before it are written.
+        PlogError: a record was not written.
+    """
+    from plog.client.producer import RecordMetadata
+    from plog.errors import MessageTooLarge
+    from plog.types import counted
+
+    failures: list[PlogError] = []
+
+    def delivered(_metadata: RecordMetadata | None, error: PlogError | None) -> None:
+        if error is not None:
+            failures.append(error)
+
+    topic, fixed, pairs = target.topic, target.partition, target.headers
+    count = 0
+    invalid: str | None = None
+    for number, line in enumerate(lines, 1):
+        try:
+            found = read(line)
+            if found is None:
+                continue
+            value, key, headers, partition, timestamp_ms = found
+            if not count:
+                target.require()
+            if partition is None:
+                partition = fixed
+            else:
+                target.check(partition)
+            producer.send(
+                topic,
+                value,
+                key=key,
+                headers=[*headers, *pairs] if headers else pairs,
+                partition=partition,
+                timestamp_ms=timestamp_ms,
+                on_delivery=delivered,
+            )
+        except (InvalidLine, MessageTooLarge) as fault:
+            invalid = f"line {number}{place}: {fault}"
+            break
+        count += 1
+        if failures:
+            break
+    if not failures:
+        producer.flush()
+    if failures:
+        raise failures[0]
+    if invalid is not None:
+        wrote = f"wrote {counted(count, 'record')} before it" if count else "wrote nothing"
+        raise click.ClickException(f"{invalid} ({wrote})")
+    return count
+
+
+def _place(source: IO[bytes]) -> str:
+    """Return " of FILE", or "" for standard input."""
+    name = getattr(source, "name", None)
+    return f" of {name}" if isinstance(name, str) and name not in ("-", "<stdin>") else ""
+
+
+def _require_topic(bootstrap: str, topic: str) -> int:
+    """Wait a moment until the topic exists; the broker may create it. Return its partitions.
 
     The producer itself would wait a minute, silently.
 
@@ -154,17 +304,23 @@ def _require_topic(bootstrap: str, topic: str) -> None:
     with Cluster(bootstrap) as cluster:
         while time.monotonic() < deadline:
             cluster.refresh([topic], create=True)
-            if topic in cluster.topics or topic in cluster.errors:
-                return  # the producer reports a refused name
+            if topic in cluster.topics:
+                break
+            if topic in cluster.errors:
+                return MAX_PARTITIONS  # the producer reports a refused name
             time.sleep(ELECTION_S / 10)
-        cluster.topic(topic)
+        return len(cluster.topic(topic).partitions)
 
 
 def _header(text: str) -> tuple[str, bytes | None]:
     name, equals, value = text.partition("=")
     if not equals:
         raise click.BadParameter(f"{text!r} is not NAME=VALUE", param_hint="--header")
-    return name, value.encode()
+    try:
+        name.encode()
+    except UnicodeEncodeError as fault:
+        raise click.BadParameter(f"name {name!r} is not UTF-8", param_hint="--header") from fault
+    return name, os.fsencode(value)
 
 
 @contextmanager

@@ -205,7 +205,7 @@ def test_keys_headers_and_bytes_survive(call, topic, tmp_path):
     source.write_bytes(b"k1\tv1\nno key\n\tempty key\r\nk2\t\xff\xfe\nlast\t")
     told = call(
         "produce", topic, source, "--key-separator", "\t", "--header", "a=1", "--header", "a=ü",
-        "--partition", 0, "--compression", "zstd", "--json",
+        "--missing-key", "null", "--partition", 0, "--compression", "zstd", "--json",
     )  # fmt: skip
     assert json.loads(told.stdout) == {"topic": topic, "records": 5}
     plain = call("consume", topic, "--exit-at-end", "--keys").stdout
