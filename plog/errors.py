@@ -215,6 +215,8 @@ class KafkaError(PlogError):
     """An error with a code of the protocol."""
 
     code: ClassVar[ErrorCode]
+    broker_message: str | None = None
+    """The text that came with the code in a response, for a caller that adds no words to it."""
 
     def __str__(self) -> str:
         """Return the message in one printable line: it may quote a client, and clients print it."""

@@ -45,6 +45,7 @@ COMMANDS = {
     "doctor": "Check a host, a properties file, and a running broker.",
     "bundle": "Collect everything that helps to find a problem into one file.",
     "dump-log": "Print the contents of log segments, indexes and snapshots.",
+    "kafka-scripts": "Install scripts with the names and options of Kafka's.",
 }
 
 INTERRUPTED = 128 + 2

@@ -468,4 +468,6 @@ def _raise(code: int, message: str | None, what: str) -> None:
     if code == ErrorCode.NONE:
         return
     text = message or HINTS.get(code) or str(error_for(code))
-    raise error_for(code, text if what in text else f"{what}: {text}")
+    fault = error_for(code, text if what in text else f"{what}: {text}")
+    fault.broker_message = message
+    raise fault

@@ -1,0 +1,76 @@
+"""Run one of Kafka's scripts: `python -m plog.cli.kafka kafka-topics OPTIONS`.
+
+Owns how a script ends: its errors on stderr, and its exit status.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+import sys
+from collections.abc import Sequence
+
+from plog import __version__
+from plog.cli.kafka.config import ClientFault
+from plog.cli.kafka.names import SCRIPTS
+from plog.cli.kafka.options import HelpWanted, OptionFault, UsageFault, VersionWanted
+from plog.errors import PlogError
+from plog.ops.log_lines import LineFormatter
+
+KAFKA_VERSION = "3.9.1"
+"""The release whose scripts these follow."""
+INTERRUPTED = 128 + 2
+
+
+def run(name: str, arguments: Sequence[str]) -> int:
+    """Run a script to its end; return its exit status.
+
+    Args:
+        name: such as `kafka-topics`.
+    """
+    script = importlib.import_module(f"plog.cli.kafka.{SCRIPTS[name]}")
+    try:
+        status: int = script.run(script.OPTIONS.read(arguments))
+    except VersionWanted:
+        print(f"{KAFKA_VERSION} (plog {__version__})")
+        return 0
+    except HelpWanted:
+        sys.stderr.write(script.OPTIONS.help())
+        return 1
+    except UsageFault as fault:
+        sys.stderr.write(f"{fault}\n{script.OPTIONS.help()}")
+        return 1
+    except ClientFault as fault:
+        sys.stderr.write(f"{fault}\nCaused by: {fault.why}\n")
+        return 1
+    except OSError as fault:
+        if isinstance(fault, BrokenPipeError):
+            raise
+        sys.stderr.write(f"{fault.filename}: {fault.strerror}\n")
+        return 1
+    except (OptionFault, PlogError, ValueError) as fault:
+        sys.stderr.write(f"{fault}\n")
+        return 1
+    return status
+
+
+def main() -> None:
+    """Run the script that the command line names, and exit with its status."""
+    logging.basicConfig(level=logging.WARNING, stream=sys.stderr)
+    for handler in logging.getLogger().handlers:
+        handler.setFormatter(LineFormatter("%(levelname)s %(message)s"))
+    try:
+        status = run(sys.argv[1], sys.argv[2:])
+        # The reader may have gone before the buffer is flushed.
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        status = INTERRUPTED
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        status = 1
+    sys.exit(status)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,7 @@
+"""The names of Kafka's scripts, and the module of each."""
+
+from __future__ import annotations
+
+SCRIPTS = {
+    "kafka-topics": "topics",
+}

@@ -1,0 +1,197 @@
+"""The options of Kafka's scripts, as Java's parser (joptsimple) reads them.
+
+A script declares its options as lines of text, which are also its help. Owns the reading of a
+command line and the texts of its errors. Which options fit together is decided by each script.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple, NoReturn
+
+INT_BITS, LONG_BITS = 32, 64
+HELP_COLUMN = 36
+COMMON = """
+--help                       Print this help.
+--version                    Print the version.
+"""
+DECLARATION = re.compile(r"--(\S+)(?: (\[)?(\S+?)\]?)?(?:  +(\S.*))?")
+
+
+class UsageFault(Exception):
+    """The options do not fit together; the script prints the message and its help."""
+
+
+class OptionFault(Exception):
+    """An option is unknown, or its value cannot be read."""
+
+
+class HelpWanted(Exception):
+    """The command line asks for the help."""
+
+
+class VersionWanted(Exception):
+    """The command line asks for the version."""
+
+
+class Option(NamedTuple):
+    """A declared option; `metavar` is None if it has no value."""
+
+    name: str
+    metavar: str | None
+    is_optional: bool
+    help: str
+
+    @property
+    def usage(self) -> str:
+        """Return the option as the help shows it."""
+        if self.metavar is None:
+            return f"--{self.name}"
+        return f"--{self.name} " + (f"[{self.metavar}]" if self.is_optional else self.metavar)
+
+
+class Options:
+    """The options that a script declares.
+
+    Args:
+        about: what the script does, in one sentence.
+        declared: a line for each option: `--name VALUE  Help.`, with `[VALUE]` if the value may be
+            left out, and no VALUE for a flag.
+    """
+
+    def __init__(self, about: str, declared: str) -> None:
+        self.about = about
+        self._options: dict[str, Option] = {}
+        for line in filter(str.strip, (declared + COMMON).splitlines()):
+            found = DECLARATION.fullmatch(line.strip())
+            if found is None:
+                raise ValueError(f"not a declaration: {line!r}")
+            name, bracket, metavar, text = found.groups()
+            self._options[name] = Option(name, metavar, bracket is not None, text or "")
+
+    def __iter__(self) -> Iterable[Option]:
+        return iter(self._options.values())
+
+    def help(self) -> str:
+        """Return the help: what the script does, and its options in the order of the alphabet."""
+        lines = [self.about, ""]
+        for _, option in sorted(self._options.items()):
+            usage = f"  {option.usage}".ljust(HELP_COLUMN)
+            lines.append(f"{usage} {option.help}".rstrip())
+        return "\n".join(lines) + "\n"
+
+    def read(self, arguments: Sequence[str]) -> Given:
+        """Read a command line. Words that belong to no option are ignored, as by Kafka.
+
+        Raises:
+            OptionFault: an unknown option, or a missing value.
+            HelpWanted, VersionWanted: the command line asks for them.
+        """
+        values: dict[str, list[str]] = {}
+        left = list(arguments)
+        left.reverse()
+        while left:
+            word = left.pop()
+            if word == "--":
+                break
+            if not _looks_like_option(word):
+                continue
+            name, equals, value = word.lstrip("-").partition("=")
+            option = self._options.get(name)
+            if option is None:
+                raise OptionFault(f"{name} is not a recognized option")
+            given = values.setdefault(name, [])
+            if option.metavar is None:
+                continue
+            if equals and value:
+                given.append(value)
+            elif option.is_optional:
+                if left and not _looks_like_option(left[-1]):
+                    given.append(left.pop())
+            elif not left:
+                raise OptionFault(f"Option {name} requires an argument")
+            else:
+                given.append(left.pop())
+        if not arguments or "help" in values:
+            raise HelpWanted
+        if "version" in values:
+            raise VersionWanted
+        return Given(values)
+
+
+class Given:
+    """The options of one command line."""
+
+    def __init__(self, values: dict[str, list[str]]) -> None:
+        self._values = values
+
+    def has(self, name: str) -> bool:
+        """Return whether the option was given."""
+        return name in self._values
+
+    def values(self, name: str) -> list[str]:
+        """Return every value of a repeated option."""
+        return list(self._values.get(name, ()))
+
+    def value(self, name: str) -> str | None:
+        """Return the value of an option; None without one.
+
+        Raises:
+            OptionFault: the option has several values.
+        """
+        given = self._values.get(name, [])
+        if len(given) > 1:
+            raise OptionFault(
+                f"Found multiple arguments for option {name}, but you asked for only one"
+            )
+        return given[0] if given else None
+
+    def text(self, name: str, default: str = "") -> str:
+        """Return the value of an option, or a default."""
+        value = self.value(name)
+        return default if value is None else value
+
+    def integer(self, name: str, *, bits: int = INT_BITS) -> int | None:
+        """Return the value of an option as a Java int or long; None without one.
+
+        Raises:
+            OptionFault: it is not such a number.
+        """
+        value = self.value(name)
+        if value is None:
+            return None
+        number = java_integer(value, bits)
+        if number is None:
+            raise OptionFault(f"Cannot parse argument '{value}' of option {name}")
+        return number
+
+    def require(self, *names: str) -> None:
+        """Raise UsageFault for the first of these options that is missing."""
+        for name in names:
+            if not self.has(name):
+                raise UsageFault(f'Missing required argument "[{name}]"')
+
+    def refuse(self, used: str, *names: str) -> None:
+        """Raise UsageFault if `used` was given together with one of these options."""
+        if self.has(used):
+            for name in names:
+                if self.has(name):
+                    raise UsageFault(f'Option "[{used}]" can\'t be used with option "[{name}]"')
+
+
+def java_integer(text: str, bits: int = INT_BITS) -> int | None:
+    """Read a number as Java's Integer.parseInt or Long.parseLong; None if it is none."""
+    if not re.fullmatch(r"[+-]?[0-9]+", text, re.ASCII) or len(text) > LONG_BITS:
+        return None
+    number = int(text)
+    return number if -(2 ** (bits - 1)) <= number < 2 ** (bits - 1) else None
+
+
+def number_fault(text: str) -> NoReturn:
+    """Raise the error for text that is not a number, as Java words it."""
+    raise ValueError(f'For input string: "{text}"')
+
+
+def _looks_like_option(word: str) -> bool:
+    return word.startswith("-") and len(word) > 1

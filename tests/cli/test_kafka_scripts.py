@@ -1,0 +1,58 @@
+"""plog kafka-scripts: where it writes, and which files it leaves alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+
+from plog.cli.kafka.names import SCRIPTS
+from tests.cli.conftest import environment
+
+NAMES = sorted(f"{name}{ending}" for name in SCRIPTS for ending in ("", ".sh"))
+
+
+def test_scripts_are_installed_and_run(call, broker, topic, tmp_path):
+    there = tmp_path / "new" / "bin"
+    done = call("kafka-scripts", there)
+    assert done.stdout.decode() == f"Installed {len(SCRIPTS)} scripts in {there}.\n"
+    assert sorted(os.listdir(there)) == NAMES
+    # The working directory must not shadow modules.
+    (tmp_path / "plog.py").write_text("raise SystemExit('the wrong plog')")
+    for name in ("kafka-topics.sh", "kafka-topics"):
+        listed = subprocess.run(
+            [there / name, "--bootstrap-server", broker.bootstrap, "--list", "--topic", topic],
+            capture_output=True,
+            text=True,
+            cwd=tmp_path,
+            env=environment(broker.bootstrap),
+            check=False,
+        )
+        assert (listed.returncode, listed.stdout, listed.stderr) == (0, f"{topic}\n", "")
+
+
+def test_files_of_others_are_not_replaced(call, tmp_path):
+    kafkas, link = tmp_path / "kafka-topics.sh", tmp_path / "kafka-topics"
+    kafkas.write_text("#!/bin/bash\nexec kafka-run-class.sh\n")
+    link.symlink_to(kafkas)
+    done = call("kafka-scripts", tmp_path, status=1)
+    assert done.stderr.decode().splitlines() == [
+        f"plog: {kafkas} exists, and plog did not write it",
+        f"plog: {link} exists, and plog did not write it",
+        "plog: nothing was installed: choose another directory, or replace the files with --yes",
+    ]
+    assert sorted(os.listdir(tmp_path)) == ["kafka-topics", "kafka-topics.sh"]
+    call("kafka-scripts", tmp_path, "--yes")
+    assert not link.is_symlink()
+    assert "plog.cli.kafka kafka-topics" in kafkas.read_text()
+    # Its own it replaces without a question.
+    outcome = json.loads(call("kafka-scripts", tmp_path, "--json").stdout)
+    assert outcome == {"directory": str(tmp_path), "scripts": list(SCRIPTS)}
+
+
+def test_directory_that_cannot_be_made_is_an_error(call, tmp_path):
+    (tmp_path / "file").write_text("")
+    done = call("kafka-scripts", tmp_path / "file" / "bin", status=1)
+    (line,) = done.stderr.decode().splitlines()
+    assert line.startswith("plog: Could not open file")
+    assert "Not a directory" in line
