@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import click
 
 from plog.cli.kafka.names import SCRIPTS
-from plog.cli.output import json_option, print_done
+from plog.cli.output import confirm, json_option, names_text, print_done, yes_option
 
 MARK = "# Written by `plog kafka-scripts`, which may replace this file."
 ENDINGS = (".sh", "")
@@ -21,7 +20,7 @@ MODE = 0o755
 
 @click.command()
 @click.argument("directory", type=click.Path(file_okay=False, path_type=Path))
-@click.option("--yes", is_flag=True, help="Replace files that plog did not write.")
+@yes_option
 @json_option
 def command(directory: Path, yes: bool, as_json: bool) -> None:
     """Install kafka-topics.sh, kafka-console-consumer.sh and others in DIRECTORY.
@@ -35,8 +34,10 @@ def command(directory: Path, yes: bool, as_json: bool) -> None:
     """
     paths = {directory / f"{name}{ending}": name for name in SCRIPTS for ending in ENDINGS}
     foreign = [path for path in paths if os.path.lexists(path) and not _is_ours(path)]
-    if foreign and not yes:
-        raise click.ClickException("\n".join(_refusals(foreign)))
+    if foreign:
+        names = names_text([path.name for path in foreign], "file")
+        question = f"Replace {names} in {directory}, not written by plog?"
+        confirm(question, "Nothing installed.", yes=yes)
     try:
         directory.mkdir(parents=True, exist_ok=True)
         for path, name in paths.items():
@@ -45,11 +46,6 @@ def command(directory: Path, yes: bool, as_json: bool) -> None:
         raise click.FileError(str(fault.filename), fault.strerror) from fault
     outcome = {"directory": str(directory), "scripts": list(SCRIPTS)}
     print_done(f"Installed {len(SCRIPTS)} scripts in {directory}.", outcome, as_json=as_json)
-
-
-def _refusals(foreign: list[Path]) -> Iterator[str]:
-    yield from (f"{path} exists, and plog did not write it" for path in foreign)
-    yield "nothing was installed: choose another directory, or replace the files with --yes"
 
 
 def _is_ours(path: Path) -> bool:

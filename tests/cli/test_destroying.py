@@ -40,7 +40,10 @@ DESTROYING: dict[str, tuple[list[object], str]] = {
     ),
 }
 """The arguments of each command, and the question that it asks."""
-ELSEWHERE = {"log-dirs": "tests/cli/test_log_dirs.py shows its question: it needs a lost directory"}
+ELSEWHERE = {
+    "log-dirs": "tests/cli/test_log_dirs.py shows its question: it needs a lost directory",
+    "kafka-scripts": "tests/cli/test_kafka_scripts.py: it asks before it replaces files",
+}
 SAFE = {
     "configs reset": "changes a setting; retention deletes the records that are too old",
 }

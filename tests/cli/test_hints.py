@@ -121,6 +121,12 @@ def payments(broker) -> None:
         producer.init_transactions()
 
 
+def lines_for(words: list[str]) -> bytes:
+    """Return input for a `plog produce` with these arguments."""
+    separator = words[words.index("--key-separator") + 1] if "--key-separator" in words else " "
+    return f"k{separator}v\n".encode()
+
+
 @pytest.mark.usefixtures("flights", "payments")
 @pytest.mark.parametrize("command", dict.fromkeys(COMMANDS))
 def test_command_of_the_page_succeeds(call, command: str) -> None:
@@ -130,7 +136,7 @@ def test_command_of_the_page_succeeds(call, command: str) -> None:
     if words[0] == "consume" and not {"--max", "--exit-at-end"} & set(words):
         words.append("--exit-at-end")
     # Lines to write, or the answer to a question.
-    done = call(*words, stdin=b"y\n" if words[0] != "produce" else b"k:v\nk\tv\n")
+    done = call(*words, stdin=b"y\n" if words[0] != "produce" else lines_for(words))
     if words[1] == "delete-records":
         call("topics", "delete", "flights", "--yes")  # the other commands need the first records
     if words[0] == "consume" and "latest" not in words and "readers" not in words:

@@ -37,9 +37,8 @@ def test_files_of_others_are_not_replaced(call, tmp_path):
     link.symlink_to(kafkas)
     done = call("kafka-scripts", tmp_path, status=1)
     assert done.stderr.decode().splitlines() == [
-        f"plog: {kafkas} exists, and plog did not write it",
-        f"plog: {link} exists, and plog did not write it",
-        "plog: nothing was installed: choose another directory, or replace the files with --yes",
+        f"Replace files kafka-topics.sh, kafka-topics in {tmp_path}, not written by plog? [y/N]: ",
+        "Nothing installed. Pass --yes to skip this question.",
     ]
     assert sorted(os.listdir(tmp_path)) == ["kafka-topics", "kafka-topics.sh"]
     call("kafka-scripts", tmp_path, "--yes")

@@ -20,7 +20,7 @@ LISTS = "`plog configs describe broker-logger ID` lists the loggers"
             (("plog.cluster.controller", "WARN"), ("root", "ERROR")),
         ),
         # A module that only some brokers import, and the standard library's.
-        ("plog.ops.metrics_page=TRACE", (("plog.ops.metrics_page", "TRACE"),)),
+        ("plog.ops.page_server=TRACE", (("plog.ops.page_server", "TRACE"),)),
         ("asyncio=FATAL", (("asyncio", "FATAL"),)),
     ],
 )
