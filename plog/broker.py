@@ -421,6 +421,9 @@ class Broker:
         sources = Sources(
             reactor,
             dispatcher.times,
+            dispatcher.errors,
+            [bound.listener.name for bound in self._bound],
+            services.replicas.traffic,
             services.logs,
             services.groups,
             services.transactions,

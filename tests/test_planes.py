@@ -44,6 +44,8 @@ ONE_PLANE = {
     "broker/test_quiet_log.py": "of the lines of starts, stops and coordinators",
     "ops/test_log_lines.py": "sends no records",
     "ops/test_metrics_*.py": "count what each path answers",
+    "ops/test_broker_pages.py": "sends no records",
+    "ops/test_lag_metrics.py": "of commits and of the ends of logs",
     "test_load.py": "of what the load generator counts",
     "test_packages.py": "of what is in a package, whose broker is as it is by default",
 }

@@ -6,6 +6,7 @@ from plog._native.locks cimport pthread_mutex_t
 cdef enum:
     ADDRESS_BYTES = 16  # IPv6, or IPv4 mapped into it
     PEER_BYTES = 64     # "[ffff:...:ffff]:65535" and its NUL
+    MAX_LISTENERS = 64
 
 cdef enum:
     DOOR_ADMITTED = 1
@@ -32,6 +33,7 @@ ctypedef struct Door:
     int send_buffer_bytes     # -1: the system's
     int receive_buffer_bytes
     int64_t connections       # atomic: those inside
+    int64_t by_listener[MAX_LISTENERS]  # atomic: of each listener
     int64_t accepted          # atomic, also counts the refused
     int64_t refused           # atomic
     int spare_fd              # given up for a moment when the process is out of descriptors
@@ -50,6 +52,6 @@ cdef void door_release(Door* door) noexcept nogil
 # Set the buffer sizes of connections to come on their listening socket.
 cdef void door_prepare(Door* door, int listening_fd) noexcept nogil
 # Accept one connection; with DOOR_ADMITTED `guest` holds its descriptor (non-blocking, options set), counted.
-cdef int door_admit(Door* door, int listening_fd, Guest* guest) noexcept nogil
+cdef int door_admit(Door* door, int listening_fd, int listener_id, Guest* guest) noexcept nogil
 # A connection that was admitted is gone.
-cdef void door_leave(Door* door, const uint8_t* address) noexcept nogil
+cdef void door_leave(Door* door, int listener_id, const uint8_t* address) noexcept nogil

@@ -167,10 +167,11 @@ cdef int count_in(Door* door, const uint8_t* address, int64_t most) noexcept nog
     return found
 
 
-cdef void door_leave(Door* door, const uint8_t* address) noexcept nogil:
+cdef void door_leave(Door* door, int listener_id, const uint8_t* address) noexcept nogil:
     cdef AddressCount** at
     cdef AddressCount* count
     atomic_add(&door.connections, -1)
+    atomic_add(&door.by_listener[listener_id], -1)
     if not counts_addresses(door):
         return
     pthread_mutex_lock(&door.mutex)
@@ -243,7 +244,7 @@ cdef int turn_away(Door* door, Guest* guest) noexcept nogil:
     return DOOR_REFUSED
 
 
-cdef int door_admit(Door* door, int listening_fd, Guest* guest) noexcept nogil:
+cdef int door_admit(Door* door, int listening_fd, int listener_id, Guest* guest) noexcept nogil:
     cdef sockaddr_storage name
     cdef socklen_t size = sizeof(name)
     cdef int64_t most
@@ -299,5 +300,6 @@ cdef int door_admit(Door* door, int listening_fd, Guest* guest) noexcept nogil:
             snprintf(guest.reason, sizeof(guest.reason), "out of memory")
             return turn_away(door, guest)
     atomic_add(&door.connections, 1)
+    atomic_add(&door.by_listener[listener_id], 1)
     set_options(guest.fd)
     return DOOR_ADMITTED

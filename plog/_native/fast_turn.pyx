@@ -5,7 +5,7 @@ waits for: acks=all for safety, Fetch for bytes, each request for those before i
 what a request means. Requests that the fast path does not support go to Python, counted by reason.
 """
 
-from libc.stdint cimport int16_t, int64_t, uint8_t
+from libc.stdint cimport int16_t, int64_t, uint8_t, uint64_t
 
 from plog._native.connection cimport PREFIX_BYTES, Connection, answer_room, cut_frame, drop_frame
 from plog._native.fetch_answer cimport fetch_answer
@@ -27,9 +27,9 @@ from plog._native.produce_path cimport (
     PRODUCE_ANSWERED, PRODUCE_BESIDE, PRODUCE_KEY, PRODUCE_SINCE, PRODUCE_UNTIL,
     PRODUCE_UNUSUAL_APPEND, PRODUCE_UNUSUAL_BATCH, PRODUCE_UNUSUAL_FORM, PRODUCE_UNUSUAL_PARTITION, PRODUCE_WAITS,
     ProduceCall, ProduceOutcome, produce_answer_size, produce_check, produce_clear, produce_conclude,
-    produce_encode_answer, produce_expire, produce_init, produce_is_settled, produce_is_stale, produce_release,
-    produce_slow_disk)
-from plog._native.reactor_loop cimport ASK_FINISH, Loop
+    produce_encode_answer, produce_expire, produce_init, produce_is_settled, produce_is_stale, produce_part,
+    produce_release, produce_slow_disk)
+from plog._native.reactor_loop cimport ASK_FINISH, RESPONSE_ERRORS, Loop
 from plog._native.request cimport RequestHead, read_head
 from plog._native.waiting cimport (
     parked_count_memory, parked_end, parked_free, parked_free_frame, parked_keep_frame, parked_listen, parked_new,
@@ -98,6 +98,21 @@ cdef FastOutcome fast_answer(Loop* loop, Connection* c, int64_t size) noexcept n
 
 # --- Produce --------------------------------------------------------------------------------------
 
+cdef void count_errors(Loop* loop, const ProduceCall* call) noexcept nogil:
+    """Count the response once for each error in it."""
+    cdef uint64_t seen = 0
+    cdef int64_t number
+    cdef int code
+    for number in range(call.parts.count):
+        seen |= <uint64_t>1 << produce_part(call, number).error
+    if seen <= 1:
+        count(&loop.produce_responses[0])
+        return
+    for code in range(RESPONSE_ERRORS):
+        if seen >> code & 1:
+            count(&loop.produce_responses[code])
+
+
 cdef bint answer_produce(Loop* loop, Connection* c, const ProduceCall* call) noexcept nogil:
     cdef uint8_t* room
     note_time(&loop.produce_times, &call.head)
@@ -108,6 +123,7 @@ cdef bint answer_produce(Loop* loop, Connection* c, const ProduceCall* call) noe
         return False
     produce_encode_answer(call, room)
     count(&loop.responses)
+    count_errors(loop, call)
     return True
 
 
@@ -232,6 +248,7 @@ cdef bint answer_fetch(Loop* loop, Connection* c, FetchCall* call) noexcept nogi
         return False
     note_time(&loop.fetch_times, &call.head)
     count(&loop.responses)
+    count(&loop.fetch_responses)
     return True
 
 

@@ -16,6 +16,7 @@ from plog._native.fetch_sessions cimport NO_SESSION_ID
 from plog._native.request cimport length_size, put_length, put_string, string_size
 from plog._native.segment cimport SegmentFiles, segment_release
 from plog._native.served cimport TOPIC_ID_BYTES, Served, served_name
+from plog._native.topic_traffic cimport traffic_sent
 from plog._native.wire cimport put_int8, put_int16, put_int32, put_int64
 
 cdef enum:
@@ -180,6 +181,7 @@ cdef bint queue_records(Connection* c, FetchPart* part) noexcept nogil:
         return False
     part.read.segment = NULL  # the pin goes along
     queue_pieces(c, piece, piece, part.read.size)
+    traffic_sent(part.served.traffic, part.read.size)
     return True
 
 

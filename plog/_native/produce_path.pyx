@@ -26,6 +26,7 @@ from plog._native.request cimport (
     is_ascii, length_size, put_length, put_string, read_bytes, read_length, read_no_tags, read_string,
     skip_client_id, string_size)
 from plog._native.served cimport served_find, served_name, served_release
+from plog._native.topic_traffic cimport traffic_received
 from plog._native.work_queue cimport WorkQueue, work_note_time
 from plog._native.wire cimport (
     be16, put_int8, put_int16, put_int32, put_int64, read_int16, read_int32)
@@ -232,6 +233,8 @@ cdef bint groups_are_written(ProduceCall* call) noexcept nogil:
 cdef void after_append(ProducePart* part) noexcept nogil:
     cdef Partition* partition = part.served.partition
     part.changes = load(&partition.changes)
+    if part.result.status == APPEND_DONE:
+        traffic_received(part.served.traffic, part.result.last_offset - part.result.base_offset + 1, part.size)
     if load(&partition.log_end_offset) - load(&partition.durable_end) >= part.served.flush_messages:
         commit_ask(part.served.commits, partition)
 

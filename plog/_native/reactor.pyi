@@ -42,6 +42,7 @@ class Event(NamedTuple):
 
 class ReactorStats(NamedTuple):
     connections: int
+    connections_by_listener: tuple[int, ...]  # by listener id
     accepted: int  # those refused included
     refused: int
     closed: int
@@ -55,6 +56,8 @@ class ReactorStats(NamedTuple):
     waiting: int  # requests that wait in the reactor, now
     produce_times: Histogram  # from when a request was read to its answer, of those without Python
     fetch_times: Histogram
+    produce_responses: dict[int, int]  # by error code, of those answered without Python
+    fetch_responses: int
 
 class Reactor:
     """Accepts, cuts frames and sends answers; its threads never take the interpreter lock.

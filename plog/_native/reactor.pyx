@@ -19,7 +19,7 @@ from libc.errno cimport errno
 from libc.stdint cimport INT32_MAX, INT64_MAX, int64_t, uint8_t
 from libc.stdio cimport snprintf
 from libc.stdlib cimport calloc, free
-from libc.string cimport memcpy
+from libc.string cimport memcpy, memset
 from posix.fcntl cimport F_DUPFD_CLOEXEC, F_GETFL, F_SETFL, O_NONBLOCK, fcntl
 from posix.unistd cimport close
 
@@ -28,7 +28,7 @@ import threading
 from typing import NamedTuple
 
 from plog._native.acceptor cimport (
-    ADDRESS_BYTES, AddressLimit, Door, door_open, door_prepare, door_release)
+    ADDRESS_BYTES, MAX_LISTENERS, AddressLimit, Door, door_open, door_prepare, door_release)
 from plog._native.connection cimport PREFIX_BYTES, REASON_BYTES, Piece, file_piece, memory_piece, piece_bytes
 from plog._native.fetch_sessions cimport NO_SESSION_ID, SessionCache
 from plog._native.files cimport calls
@@ -47,7 +47,7 @@ from plog._native.parked cimport (
 )
 from plog._native.reactor_loop cimport (
     ASK_CLOSE, ASK_LISTEN, ASK_MUTE, ASK_RESPOND,
-    SOURCE_LISTENER,
+    RESPONSE_ERRORS, SOURCE_LISTENER,
     Command, Listener, Loop, Shared,
     free_command, loop_discard_letters, loop_open, loop_release, loop_run,
 )
@@ -182,9 +182,10 @@ class Event(NamedTuple):
 
 
 class ReactorStats(NamedTuple):
-    """Counts since the start, but for `connections` and `queued_bytes`, which are of now."""
+    """Counts since the start. Those of connections and `queued_bytes` are of now."""
 
     connections: int
+    connections_by_listener: tuple
     accepted: int
     refused: int
     closed: int
@@ -198,6 +199,8 @@ class ReactorStats(NamedTuple):
     waiting: int
     produce_times: object
     fetch_times: object
+    produce_responses: dict
+    fetch_responses: int
 
 
 @cython.final
@@ -391,7 +394,10 @@ cdef class Reactor:
     def add_listener(self, int fd, int listener_id, *, bint may_be_fast=True):
         cdef Listener* listener
         cdef Command* command
-        cdef int own = fcntl(fd, F_DUPFD_CLOEXEC, 0)
+        cdef int own
+        if not 0 <= listener_id < MAX_LISTENERS:
+            raise ValueError(f"listener {listener_id}: there may be {MAX_LISTENERS}")
+        own = fcntl(fd, F_DUPFD_CLOEXEC, 0)
         if own < 0 or fcntl(own, F_SETFL, fcntl(own, F_GETFL) | O_NONBLOCK) < 0:
             error = errno
             if own >= 0:
@@ -529,10 +535,12 @@ cdef class Reactor:
     def stats(self):
         cdef Shared* shared = &self.shared
         cdef int64_t closed = 0, requests = 0, responses = 0, bytes_in = 0, bytes_out = 0
-        cdef int64_t fast_requests = 0, waiting = 0
+        cdef int64_t fast_requests = 0, waiting = 0, fetch_responses = 0
+        cdef int64_t[RESPONSE_ERRORS] produce_responses
         cdef Histogram produce_times = Histogram(), fetch_times = Histogram()
         cdef int i
-        cdef int reason
+        cdef int reason, code
+        memset(produce_responses, 0, sizeof(produce_responses))
         handed_over = dict.fromkeys(REASONS.values(), 0)
         for i in range(shared.threads):
             closed += atomic_load(&shared.loops[i].closed)
@@ -542,12 +550,17 @@ cdef class Reactor:
             bytes_out += atomic_load(&shared.loops[i].bytes_out)
             fast_requests += atomic_load(&shared.loops[i].fast_requests)
             waiting += atomic_load(&shared.loops[i].waiting)
+            fetch_responses += atomic_load(&shared.loops[i].fetch_responses)
+            for code in range(RESPONSE_ERRORS):
+                produce_responses[code] += atomic_load(&shared.loops[i].produce_responses[code])
             produce_times.add(&shared.loops[i].produce_times)
             fetch_times.add(&shared.loops[i].fetch_times)
             for reason in range(PASSED_REASONS):
                 handed_over[REASONS[reason]] += atomic_load(&shared.loops[i].passed[reason])
         return ReactorStats(
             connections=atomic_load(&shared.door.connections),
+            connections_by_listener=tuple(
+                [atomic_load(&shared.door.by_listener[i]) for i in range(MAX_LISTENERS)]),
             accepted=atomic_load(&shared.door.accepted),
             refused=atomic_load(&shared.door.refused),
             closed=closed,
@@ -561,4 +574,6 @@ cdef class Reactor:
             waiting=waiting,
             produce_times=produce_times,
             fetch_times=fetch_times,
+            produce_responses={code: n for code, n in enumerate(produce_responses) if n},
+            fetch_responses=fetch_responses,
         )

@@ -12,6 +12,9 @@ from plog._native.produce_path cimport ProduceCall
 from plog._native.parked cimport PASSED_REASONS
 from plog._native.served cimport ServedTable
 
+cdef enum:
+    RESPONSE_ERRORS = 64         # above every code that `produce_path` answers
+
 # What an epoll event points to begins with one of these.
 cdef enum:
     SOURCE_CONNECTION = 0
@@ -112,6 +115,8 @@ ctypedef struct Loop:
     int64_t fast_requests
     int64_t waiting          # requests that are parked
     int64_t passed[PASSED_REASONS]
+    int64_t produce_responses[RESPONSE_ERRORS]  # answered here, by error code; once for each that a response has
+    int64_t fetch_responses                     # answered here, none with an error
     Times produce_times      # of those answered here
     Times fetch_times
 

@@ -112,7 +112,7 @@ cdef void welcome(Loop* loop, Listener* listener) noexcept nogil:
         park(loop, listener)
         return
     for i in range(ACCEPTS_PER_TURN):
-        outcome = door_admit(&shared.door, listener.fd, &guest)
+        outcome = door_admit(&shared.door, listener.fd, listener.id, &guest)
         if outcome == DOOR_NOBODY:
             return
         if outcome == DOOR_EXHAUSTED:
@@ -126,7 +126,7 @@ cdef void welcome(Loop* loop, Listener* listener) noexcept nogil:
         c = connection_new(guest.fd, id, listener.id, guest.address)
         if c == NULL:
             close(guest.fd)
-            door_leave(&shared.door, guest.address)
+            door_leave(&shared.door, listener.id, guest.address)
             continue
         c.may_be_fast = listener.may_be_fast
         c.opened = note_new(EVENT_OPENED, c, sizeof(guest.peer))

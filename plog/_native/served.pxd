@@ -5,6 +5,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t
 from plog._native.commit_queue cimport CommitQueue
 from plog._native.locks cimport add, pthread_mutex_t
 from plog._native.partition cimport ChangeListener, Partition
+from plog._native.topic_traffic cimport Traffic
 from plog._native.work_queue cimport WorkQueue
 
 cdef enum:
@@ -15,6 +16,7 @@ ctypedef struct Served:
     Partition* partition         # a pin
     CommitQueue* commits         # a pin
     WorkQueue* disk              # a pin; of the log directory
+    Traffic* traffic             # a pin; of the topic
     int32_t index
     int32_t name_size
     uint8_t topic_id[TOPIC_ID_BYTES]

@@ -1,5 +1,6 @@
 from plog._native.commit_queue import CommitThread
 from plog._native.partition_log import PartitionLog
+from plog._native.topic_traffic import TopicTraffic
 from plog._native.work_queue import WorkThread
 
 class ServedPartitions:
@@ -21,6 +22,7 @@ class ServedPartitions:
         log: PartitionLog,
         commits: CommitThread,
         disk: WorkThread,
+        traffic: TopicTraffic,
         *,
         number: int,
         max_message_bytes: int,
@@ -35,7 +37,7 @@ class ServedPartitions:
 
         Its topic has CreateTime and leaves compression to the producer. `number` is how flush
         failures (`CommitThread.run`) and changes (`Event.number`) name it; `commits` flushes its
-        log directory, `disk` works on that while it is slow.
+        log directory, `disk` works on that while it is slow. `traffic` counts for the topic.
         """
 
     def withdraw(self, topic: str, index: int) -> None:

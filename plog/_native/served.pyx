@@ -15,6 +15,7 @@ from plog._native.locks cimport (
     add, pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock, store)
 from plog._native.partition cimport partition_release, partition_retain, partition_set_listener
 from plog._native.partition_log cimport PartitionLog
+from plog._native.topic_traffic cimport TopicTraffic, traffic_release, traffic_retain
 from plog._native.work_queue cimport WorkThread, work_release, work_retain
 
 cdef enum:
@@ -78,6 +79,7 @@ cdef void served_release(Served* served) noexcept nogil:
     partition_release(served.partition)
     commit_release(served.commits)
     work_release(served.disk)
+    traffic_release(served.traffic)
     free(served)
 
 
@@ -238,6 +240,7 @@ cdef class ServedPartitions:
         PartitionLog log not None,
         CommitThread commits not None,
         WorkThread disk not None,
+        TopicTraffic traffic not None,
         *,
         int64_t number,
         int64_t max_message_bytes,
@@ -264,6 +267,8 @@ cdef class ServedPartitions:
         commit_retain(fresh.commits)
         fresh.disk = disk.queue
         work_retain(fresh.disk)
+        fresh.traffic = traffic.traffic
+        traffic_retain(fresh.traffic)
         fresh.index = index
         fresh.name_size = <int32_t>len(name)
         memcpy(<void*>served_name(fresh), text, fresh.name_size)

@@ -150,7 +150,7 @@ cdef bint watch(Loop* loop, int fd, uint32_t events, void* source) noexcept nogi
 cdef void discard(Shared* shared, Connection* c) noexcept nogil:
     atomic_add(&shared.door.refused, 1)
     connection_shut(c, NULL, &shared.budget)
-    door_leave(&shared.door, c.address)
+    door_leave(&shared.door, c.listener_id, c.address)
     if c.opened != NULL:
         note_free(<Note*>c.opened)
     if c.closed != NULL:
@@ -177,7 +177,7 @@ cdef void finish_close(Loop* loop, Connection* c, const char* reason) noexcept n
     if loop.privileged == c:
         loop.privileged = NULL
     connection_shut(c, &loop.scratch, &loop.shared.budget)
-    door_leave(&loop.shared.door, c.address)
+    door_leave(&loop.shared.door, c.listener_id, c.address)
     note.abnormal = c.abnormal
     snprintf(note_text(note), REASON_BYTES, "%s", reason if reason != NULL else <const char*>c.reason)
     c.closed = NULL

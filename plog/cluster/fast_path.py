@@ -85,6 +85,7 @@ class FastPath:
                 at.partition,
                 log.native,
                 *self._disk_of(log.log_dir),
+                partition.traffic,
                 number=number,
                 max_message_bytes=settings.max_message_bytes,
                 decompressed_limit=decompressed_limit(settings.max_message_bytes),

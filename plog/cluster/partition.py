@@ -19,6 +19,7 @@ from contextlib import suppress
 from typing import NamedTuple, Protocol
 
 from plog._native.partition_log import APPENDED, Appended
+from plog._native.topic_traffic import TopicTraffic
 from plog.cluster.disks import Disks
 from plog.cluster.znodes import NO_LEADER
 from plog.errors import (
@@ -96,6 +97,7 @@ class Partition:
         on_change: OnChange,
         disks: Disks,
         publisher: Publisher | None = None,
+        traffic: TopicTraffic | None = None,
     ) -> None:
         self.topic_partition = topic_partition
         self.topic_id = topic_id
@@ -104,6 +106,8 @@ class Partition:
         self._on_change = on_change
         self._disks = disks
         self._publisher = publisher
+        self.traffic = traffic or TopicTraffic()
+        """Shared by the partitions of the topic."""
         self._lock = threading.Lock()
         self._leadership = UNTOLD
         self._log: Log | None = None

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Protocol
 
+from plog._native.topic_traffic import TopicTraffic
 from plog.cluster.control_fence import ControlFence
 from plog.cluster.disks import Disks
 from plog.cluster.metadata_cache import MetadataCache
@@ -147,6 +148,11 @@ class ReplicaManager:
     def partitions(self) -> list[Partition]:
         """Every partition with a replica here, usable or not."""
         return list(self._partitions.values())
+
+    def traffic(self) -> dict[str, TopicTraffic]:
+        """Return the traffic of each topic; any thread."""
+        topics = list(self._by_topic.items())
+        return {topic: one.traffic for topic, parts in topics for one in list(parts.values())[:1]}
 
     def get(self, topic_partition: TopicPartition) -> Partition | None:
         """Return the partition if it has a replica here."""
@@ -318,6 +324,7 @@ class ReplicaManager:
             on_change=self._on_change,
             disks=self.disks,
             publisher=self._publisher,
+            traffic=next((one.traffic for one in self._by_topic.get(at.topic, {}).values()), None),
         )
         try:
             if reason is not None:

@@ -15,6 +15,7 @@ from plog._native.histogram import Histogram
 from plog.errors import ErrorCode, InvalidRequest
 from plog.handlers.context import Context, Services
 from plog.handlers.registry import Answer, Handler, load
+from plog.handlers.response_errors import ResponseErrors
 from plog.network.control_plane import NO_REPLY, CloseConnection, Connection, Reply
 from plog.protocol import codec, framing
 from plog.protocol.api_keys import ApiKey
@@ -30,6 +31,7 @@ class Dispatcher:
         self._handlers = load()
         self.times = {key: Histogram() for key in self._handlers}
         """From when a request was read to its answer, of each API."""
+        self.errors = ResponseErrors()
 
     def __call__(self, connection: Connection, frame: memoryview) -> Reply | Awaitable[Reply]:
         """Answer one request.
@@ -80,6 +82,7 @@ class Dispatcher:
         self.times[header.api_key].note(took_us)
         if answer is None:
             return NO_REPLY
+        self.errors.note(header.api_key, answer)
         prefix = framing.encode_response_header(
             header.api_key, header.api_version, header.correlation_id
         )
@@ -93,5 +96,6 @@ class Dispatcher:
             max_version=handler.max_version,
         )
         answer = ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=[served])
+        self.errors.note(header.api_key, answer)
         prefix = framing.encode_response_header(header.api_key, 0, header.correlation_id)
         return [prefix, codec.encode(answer, 0)]

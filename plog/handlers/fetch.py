@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from plog._native.partition_log import FileRange
+from plog._native.topic_traffic import TopicTraffic
 from plog.cluster.partition import Partition
 from plog.errors import (
     ErrorCode,
@@ -70,6 +71,7 @@ class Read:
 
     data: PartitionData
     size_bytes: int = 0
+    traffic: TopicTraffic | None = None
 
 
 Reads = dict[PartitionKey, Read]
@@ -299,7 +301,7 @@ def _read_log(
     )
     if diverging is not None:
         data.diverging_epoch = diverging
-    return Read(data, 0 if found is None else len(found))
+    return Read(data, 0 if found is None else len(found), partition.traffic)
 
 
 def _replica_id(ctx: Context, request: FetchRequest) -> int:
@@ -383,6 +385,8 @@ def _response(ctx: Context, plan: Fetch, reads: Reads) -> FetchResponse:
             last = FetchableTopicResponse(topic=key.topic, topic_id=key.topic_id, partitions=[])
             responses.append(last)
         last.partitions.append(read.data)
+        if read.size_bytes and read.traffic is not None:  # followers are refused
+            read.traffic.sent(read.size_bytes)
     return FetchResponse(
         error_code=ErrorCode.NONE,
         session_id=0 if plan.session is None else plan.session.session_id,

@@ -343,6 +343,9 @@ def _append(ctx: Context, checked: Checked | Appended) -> Appended:
         )
     except KafkaError as refusal:
         return _refuse(ctx, partition.topic_partition, refusal, partition)
+    if done.status == partition_log.APPENDED:
+        count = done.last_offset - done.base_offset + 1
+        partition.traffic.received(count, len(checked.records))
     append_time_ms = NO_TIMESTAMP
     if checked.log_append_time:
         # A duplicate was appended when its first copy was.

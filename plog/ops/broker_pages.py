@@ -12,6 +12,7 @@ import threading
 from http import HTTPStatus
 
 from plog import __version__
+from plog.ops.log_counts import LogCounts
 from plog.ops.metrics.families import PATH
 from plog.ops.metrics.page import MetricsPage, Sources
 from plog.ops.page_server import STOP_S, Page, PageServer, Request
@@ -39,6 +40,7 @@ class BrokerPages:
         self._host, self._port = listening.getsockname()[:2]
         self._probes = probes
         self._metrics: MetricsPage | None = None
+        self._log_counts = LogCounts()
         self._writing = threading.Lock()
         pages = {
             "/": lambda _: Page(INDEX.encode(), HTML),
@@ -54,14 +56,15 @@ class BrokerPages:
         return int(self._port)
 
     def start(self) -> None:
-        """Start serving the pages; the broker is not ready, and has no metrics."""
+        """Start serving the pages, and counting log lines. There are no metrics yet."""
+        logging.getLogger().addHandler(self._log_counts)
         self._server.start()
         host = f"[{self._host}]" if ":" in self._host else self._host
         log.info("metrics at http://%s:%d%s", host, self._port, PATH)
 
     def open_metrics(self, sources: Sources) -> None:
         """Serve the metrics page from now on."""
-        self._metrics = MetricsPage(sources)
+        self._metrics = MetricsPage(sources, self._log_counts)
 
     def set_ready(self) -> None:
         """Report the broker as ready from now on."""
@@ -76,6 +79,7 @@ class BrokerPages:
 
     def stop(self) -> None:
         """Stop serving the pages."""
+        logging.getLogger().removeHandler(self._log_counts)
         self._server.stop()
 
     def _metrics_page(self, request: Request) -> Page:

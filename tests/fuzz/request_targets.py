@@ -12,6 +12,7 @@ from plog._native import batch, request_forms, validation
 from plog._native.commit_queue import CommitThread
 from plog._native.partition_log import PartitionLog
 from plog._native.served import ServedPartitions
+from plog._native.topic_traffic import TopicTraffic
 from plog._native.work_queue import WorkThread
 from plog._reference import codec as reference
 from plog.handlers.produced_batches import is_transactional
@@ -126,6 +127,7 @@ def served() -> ServedPartitions:
             memory_log(),
             CommitThread(),
             WorkThread(),
+            TopicTraffic(),
             number=number,
             max_message_bytes=MOST_MESSAGE_BYTES,
             decompressed_limit=LIMIT,

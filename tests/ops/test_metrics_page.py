@@ -29,7 +29,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from plog import __version__
 from plog._native.reactor import Reactor
 from plog.client.admin import Admin
-from plog.ops import watch
+from plog.ops import log_counts, watch
 from plog.ops.metrics import coordinators, disks, lag, network, topics
 from plog.ops.metrics.families import BUILD, Collector, Family, TimesFamily, label
 from plog.ops.watch import Reading, Watch
@@ -363,7 +363,7 @@ def test_page_may_be_asked_for_some_names_only(broker: Measured, wire: Speaker) 
 
 DECLARED: list[Family | TimesFamily] = [
     family
-    for part in (network, disks, coordinators, lag, topics)
+    for part in (network, disks, coordinators, lag, topics, log_counts)
     for collector in vars(part).values()
     if isinstance(collector, type) and issubclass(collector, Collector)
     for family in collector.families

@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 
 from prometheus_client.metrics_core import Metric
 
 from plog._native.histogram import Histogram
-from plog._native.reactor import Reactor
-from plog.ops.metrics.families import FAST, PYTHON, Collector, Family, TimesFamily
+from plog._native.reactor import Reactor, ReactorStats
+from plog.errors import ErrorCode
+from plog.handlers.response_errors import ResponseErrors
+from plog.ops.metrics.families import FAST, PYTHON, Collector, Family, TimesFamily, label
 from plog.protocol.api_keys import ApiKey
 
-CONNECTIONS = Family("plog_connections", "Open client connections.")
+CONNECTIONS = Family("plog_connections", "Open client connections.", ("listener",))
 REQUEST_MEMORY = Family("plog_request_memory_bytes", "Memory of requests and receive buffers.")
 WAITING = Family("plog_requests_waiting", "Requests waiting in the network threads.")
 ACCEPTED = Family("plog_connections_accepted_total", "Connections, including refused ones.")
 REFUSED = Family("plog_connections_refused_total", "Connections refused by a limit.")
 RECEIVED = Family("plog_received_bytes_total", "Bytes read from clients.")
 SENT = Family("plog_sent_bytes_total", "Bytes written to clients.")
+RESPONSES = Family(
+    "plog_responses_total",
+    "Responses with an error, once for each error in them; NONE counts those without any.",
+    ("api", "error"),
+)
 HANDED_OVER = Family(
     "plog_handed_over_total", "Requests handed over from the fast path to Python.", ("reason",)
 )
@@ -29,10 +37,12 @@ DURATION = TimesFamily(
 
 
 class Network(Collector):
-    """The reactor's counters, and the times of requests.
+    """The reactor's counters, and those of the handlers.
 
     Args:
         handlers: times of the requests that Python answered, by API key.
+        errors: responses of Python by API key and error code.
+        listeners: names of the listeners, in the order of their ids.
     """
 
     families = (
@@ -43,24 +53,41 @@ class Network(Collector):
         REFUSED,
         RECEIVED,
         SENT,
+        RESPONSES,
         HANDED_OVER,
         DURATION,
     )
 
-    def __init__(self, reactor: Reactor, handlers: Mapping[int, Histogram]) -> None:
+    def __init__(
+        self,
+        reactor: Reactor,
+        handlers: Mapping[int, Histogram],
+        errors: ResponseErrors,
+        listeners: Sequence[str],
+    ) -> None:
         self._reactor = reactor
         self._handlers = handlers
+        self._errors = errors
+        self._listeners = listeners
 
     def collect(self) -> Iterator[Metric]:
         """Yield the families that have samples."""
         stats = self._reactor.stats()
-        yield CONNECTIONS.one(stats.connections)
+        open_now = stats.connections_by_listener
+        yield CONNECTIONS.of(
+            ((label(name),), open_now[number]) for number, name in enumerate(self._listeners)
+        )
         yield REQUEST_MEMORY.one(stats.queued_bytes)
         yield WAITING.one(stats.waiting)
         yield ACCEPTED.one(stats.accepted)
         yield REFUSED.one(stats.refused)
         yield RECEIVED.one(stats.bytes_in)
         yield SENT.one(stats.bytes_out)
+        if responses := self._responses(stats):
+            yield RESPONSES.of(
+                ((api_name(api), error_name(code)), count)
+                for (api, code), count in sorted(responses.items())
+            )
         if reasons := [((reason,), count) for reason, count in stats.handed_over.items() if count]:
             yield HANDED_OVER.of(reasons)
         times = [
@@ -72,7 +99,20 @@ class Network(Collector):
         if durations.samples:
             yield durations
 
+    def _responses(self, stats: ReactorStats) -> Counter[tuple[int, int]]:
+        found = Counter(self._errors.counts)
+        for code, count in stats.produce_responses.items():
+            found[ApiKey.PRODUCE, code] += count
+        if stats.fetch_responses:
+            found[ApiKey.FETCH, ErrorCode.NONE] += stats.fetch_responses
+        return found
+
 
 def api_name(api: int) -> str:
     """Return an API's name as Kafka writes it: ApiVersions."""
     return "".join(word.capitalize() for word in ApiKey(api).name.split("_"))
+
+
+def error_name(code: int) -> str:
+    """Return an error's name as Kafka writes it: UNKNOWN_TOPIC_OR_PARTITION."""
+    return ErrorCode(code).name

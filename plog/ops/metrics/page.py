@@ -6,7 +6,7 @@ for the counters that they keep anyway.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,14 +17,17 @@ from prometheus_client.metrics_core import InfoMetricFamily
 from plog import __version__
 from plog._native.histogram import Histogram
 from plog._native.reactor import Reactor
+from plog._native.topic_traffic import TopicTraffic
 from plog.coordinator.group_coordinator import GroupCoordinator
 from plog.coordinator.txn_coordinator import TxnCoordinator
+from plog.handlers.response_errors import ResponseErrors
+from plog.ops.log_counts import LogCounts, LogLines
 from plog.ops.metrics.coordinators import Groups, Transactions
 from plog.ops.metrics.disks import Disks
 from plog.ops.metrics.families import BUILD
 from plog.ops.metrics.lag import Lag
 from plog.ops.metrics.network import Network
-from plog.ops.metrics.topics import Topics
+from plog.ops.metrics.topics import Topics, Traffic
 from plog.runtime.clock import Clock
 from plog.storage.log_manager import LogManager
 
@@ -35,7 +38,12 @@ class Sources:
 
     reactor: Reactor
     handlers: Mapping[int, Histogram]
-    """By API key."""
+    """Times of requests by API key."""
+    errors: ResponseErrors
+    listeners: Sequence[str]
+    """Names in the order of their ids."""
+    traffic: Callable[[], Mapping[str, TopicTraffic]]
+    """The traffic of each topic."""
     logs: LogManager
     groups: GroupCoordinator
     transactions: TxnCoordinator
@@ -57,18 +65,20 @@ class _Build:
 class MetricsPage:
     """The page of one broker."""
 
-    def __init__(self, sources: Sources) -> None:
+    def __init__(self, sources: Sources, log_counts: LogCounts) -> None:
         # The collectors of the library have no `describe`.
         self._registry = CollectorRegistry(auto_describe=True)
         ProcessCollector(registry=self._registry)
         for collector in (
             _Build(),
-            Network(sources.reactor, sources.handlers),
+            Network(sources.reactor, sources.handlers, sources.errors, sources.listeners),
             Disks(sources.logs, sources.counts_as_slow),
             Groups(sources.groups),
             Transactions(sources.transactions, sources.clock),
             Lag(sources.groups, sources.logs, sources.clock, sources.max_group_topics),
             Topics(sources.logs),
+            Traffic(sources.traffic),
+            LogLines(log_counts),
         ):
             self._registry.register(collector)
 
