@@ -60,6 +60,22 @@ def test_transactions_are_counted(broker: BrokerProcess, wire: Speaker) -> None:
     assert value(broker, "plog_markers_due") == 0
 
 
+def test_oldest_transaction_counts(broker: BrokerProcess, wire: Speaker) -> None:
+    def age_s() -> float:
+        return value(broker, "plog_oldest_transaction_seconds")
+
+    older, younger = (Transactor(wire, name).start() for name in ("older", "younger"))
+    older.send(AT, b"v")
+    until(lambda: age_s() > 0.1)
+    younger.send(AT, b"v")
+    assert age_s() > 0.1
+    older.send(AT, b"more of it")
+    younger.finish(commit=True)
+    assert age_s() > 0.1
+    older.finish(commit=False)
+    assert age_s() == 0
+
+
 def test_markers_that_a_lost_partition_cannot_take_are_due_until_it_is_deleted(
     broker: BrokerProcess, wire: Speaker
 ) -> None:
