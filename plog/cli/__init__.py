@@ -43,6 +43,7 @@ COMMANDS = {
     "adopt": "Take over a Kafka broker's log directories, or give them back.",
     "log-dirs": "Show the log directories of a stopped broker; forget a lost one.",
     "doctor": "Check a host, a properties file, and a running broker.",
+    "health": "Ask a broker on this host whether it is healthy.",
     "bundle": "Collect everything that helps to find a problem into one file.",
     "dump-log": "Print the contents of log segments, indexes and snapshots.",
     "kafka-scripts": "Install scripts with the names and options of Kafka's.",
