@@ -1,4 +1,4 @@
-"""The wheel and the Debian package: built by their commands, installed where nothing else is.
+"""The wheel, the image and the Debian package: built by their commands, installed on bare hosts.
 
 The wheel goes into an environment of its own, the package into a chroot of the distribution's
 smallest kind, with Python and nothing else of what plog is built with; brokers are started there as
@@ -15,25 +15,29 @@ import platform
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import time
 import urllib.request
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib.metadata import distribution
 from pathlib import Path
 
 import pytest
+import yaml
 from packaging.version import Version
 
 from plog._native import batch
 from plog.client.admin import Admin
 from plog.client.producer import Producer
 from plog.protocol import record_batch
+from plog.settings.server_properties import read
 from tests.compat.clients import CODECS, Confluent, Sent
 from tests.compat.made import STATUS
 from tests.conftest import ROOT
+from tests.containers import Container, Images
 from tests.servers import BrokerProcess, free_port
 from tests.spark.jvm import QUICK_JVM, make_spark_home
 from tests.test_pages import BLOCK, anchors, links
@@ -381,6 +385,95 @@ def test_spark_finds_the_format_of_an_installed_wheel(wheel: Path, tmp_path: Pat
     assert place.startswith(str(venv))
     assert str(float(sum(range(1000)))) in total
     assert copied == "1000"
+
+
+# -- the image
+
+
+@pytest.fixture(scope="module")
+def images(
+    wheel: Path, host: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Images, str]]:
+    """Build the image; yield the images and its name."""
+    needs("buildah")
+    made = Images(tmp_path_factory.mktemp("images"))
+    made.make_base("localhost/base", host)
+    given = {"BUILDER": "buildah", "BASE": "localhost/base", "IMAGE": "localhost/plog-of-tests"}
+    said = run(ROOT / "bin" / "image", wheel, timeout=BUILD_TIMEOUT_S, env=made.environment | given)
+    yield made, said.splitlines()[-1]
+    made.run("rmi", "--all", "--force")
+
+
+@pytest.mark.timeout(BUILD_TIMEOUT_S + MIRROR_TIMEOUT_S)
+def test_container_starts_is_healthy_serves_clients_and_stops(
+    images: tuple[Images, str], wheel: Path
+) -> None:
+    storage, name = images
+    version = wheel.name.split("-")[1]
+    assert name == f"localhost/plog-of-tests:{version.replace('+', '-')}"
+    port, page = free_port(), free_port()
+    variables = {
+        "KAFKA_LISTENERS": f"HOST://127.0.0.1:{port},CONTROLLER://:1",
+        "KAFKA_ADVERTISED_LISTENERS": f"HOST://127.0.0.1:{port}",
+        "KAFKA_LISTENER_SECURITY_PROTOCOL_MAP": "HOST:PLAINTEXT,CONTROLLER:PLAINTEXT",
+        "KAFKA_INTER_BROKER_LISTENER_NAME": "HOST",
+        "KAFKA_CONTROLLER_LISTENER_NAMES": "CONTROLLER",
+        "KAFKA_PROCESS_ROLES": "broker,controller",
+        "KAFKA_NODE_ID": "7",
+        "PLOG_METRICS_LISTENER": f"127.0.0.1:{page}",
+        "PLOG_BOOTSTRAP_SERVER": f"127.0.0.1:{port}",
+    }
+    with storage.mounted(name) as (root, config):
+        assert config["User"] == "1000:1000"
+        assert config["StopSignal"] == "SIGTERM"
+        assert set(config["ExposedPorts"]) == {"9092/tcp", "9095/tcp"}
+        assert set(config["Volumes"]) == {"/var/lib/plog"}
+        # The image has no compiler and no pip of its own beside the base's.
+        assert not list((root / "opt/plog").rglob("site-packages/pip"))
+        kind, *health = config["Healthcheck"]["Test"]
+        assert kind == "CMD"
+        container = Container(root, config, variables, [*config["Entrypoint"], *config["Cmd"]])
+        try:
+            container.wait_for(f"plog {version} listening on HOST://127.0.0.1:{port}")
+            assert container.execute(*health) == (0, "healthy\n")
+            records = [Sent(b"k", b"in a container")]
+            Confluent().produce(f"127.0.0.1:{port}", "t", records)
+            assert container.execute("plog", "consume", "t", "--exit-at-end") == (
+                0,
+                "in a container\n",
+            )
+            with Admin(f"127.0.0.1:{port}") as admin:
+                assert [node.node_id for node in admin.nodes()] == [7]
+            assert container.stop(signal.SIGTERM)[0] == 0
+            status, said = container.execute(*health)
+            assert status == 1
+            assert f"plog: 127.0.0.1:{page}/healthz: Connection refused" in said
+        finally:
+            container.close()
+        owner = (root / "var/lib/plog/data/meta.properties").stat()
+        assert (owner.st_uid, owner.st_gid) == (1000, 1000)
+
+
+def test_compose_file_is_one_that_compose_accepts() -> None:
+    needs("docker-compose")
+    place = ROOT / "config" / "container"
+    found = yaml.safe_load(run("docker-compose", "-f", place / "compose.yml", "config"))
+    plog, prometheus = found["services"]["plog"], found["services"]["prometheus"]
+    # Its variables make a broker that both networks reach.
+    given = {key: str(value) for key, value in plog["environment"].items()}
+    settings, warnings = read(place / "server.properties", environment=given)
+    assert warnings == []
+    assert {(one.port, one.advertised_host) for one in settings.parsed_listeners()} == {
+        (9092, "localhost"),
+        (19092, "plog"),
+    }
+    # Prometheus reads the page of that service.
+    scraped = yaml.safe_load((place / "prometheus.yml").read_text())["scrape_configs"]
+    assert settings.metrics_listener == ("0.0.0.0", 9095)
+    assert scraped[0]["static_configs"] == [{"targets": ["plog:9095"]}]
+    (mounted,) = [one for one in prometheus["volumes"] if "prometheus.yml" in str(one)]
+    source = mounted["source"] if isinstance(mounted, dict) else mounted.partition(":")[0]
+    assert Path(source) == place / "prometheus.yml"
 
 
 # -- the Debian package
