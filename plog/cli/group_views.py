@@ -17,6 +17,7 @@ from plog.cli.output import (
     json_option,
     print_columns,
     print_json,
+    print_objects,
     raise_all,
     say,
 )
@@ -152,10 +153,7 @@ def describe(
             found = list(results.values())
     if as_json:
         objects = [one.as_json(members=members) for one in found]
-        if all_groups or len(groups) > 1:
-            print_json(objects)
-        elif objects:
-            print_json(objects[0])
+        print_objects(objects, several=all_groups or len(groups) > 1)
     elif all_groups and not found and not faults:
         say("No groups.")
     else:

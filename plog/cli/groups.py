@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -109,7 +109,7 @@ def reset(
         elif all_topics:
             partitions = list(committed)
         else:
-            partitions = [at for topic, some in asked for at in _some(admin, topic, some)]
+            partitions = [at for topic, some in asked for at in admin.partitions_of(topic, some)]
         changes = _changes(admin, targets, sorted(set(partitions)), committed)
         if not exists:
             say(f"plog: group {group!r} does not exist yet", err=True)
@@ -241,10 +241,3 @@ def delete_offsets(
         {"group": group, "deleted": deleted},
         as_json=as_json,
     )
-
-
-def _some(admin: GroupAdmin, topic: str, numbers: Iterable[int]) -> list[TopicPartition]:
-    """Return the named partitions of a topic, or all; `bounds` rejects unknown ones."""
-    from plog.types import TopicPartition
-
-    return [TopicPartition(topic, number) for number in numbers] or admin.partitions_of(topic)

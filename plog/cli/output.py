@@ -106,6 +106,17 @@ def print_json(value: Any) -> None:
     sys.stdout.write(printable_json(json.dumps(value, indent=2, ensure_ascii=False)) + "\n")
 
 
+def print_objects(objects: Sequence[Any], *, several: bool) -> None:
+    """Print the JSON of a command that accepts several names.
+
+    One name gives an object, or nothing after an error. Several give a list of such objects.
+    """
+    if several:
+        print_json(objects)
+    elif objects:
+        print_json(objects[0])
+
+
 def say(text: str, *, err: bool = False) -> None:
     """Print one line of text, which may contain text from a client."""
     click.echo(printable(text), err=err)
@@ -281,7 +292,11 @@ def time_ms(text: str, option: str) -> int:
     try:
         when = datetime.fromisoformat(text)
     except ValueError as fault:
-        raise click.BadParameter(str(fault), param_hint=option) from fault
+        text = (
+            f"{text!r} is not a time: use ISO 8601 such as 2013-07-04T12:00, or milliseconds since"
+            " 1970"
+        )
+        raise click.BadParameter(text, param_hint=option) from fault
     if when.tzinfo is None:
         when = when.replace(tzinfo=UTC)
     return max(int(when.timestamp() * 1000), 0)

@@ -11,11 +11,13 @@ from plog.cli.output import (
     json_option,
     names_text,
     print_done,
-    print_json,
+    print_objects,
     print_rows,
     raise_all,
+    say,
     yes_option,
 )
+from plog.cli.topic_views import describe, offsets
 
 
 def _configs(entries: tuple[str, ...]) -> dict[str, str]:
@@ -63,61 +65,12 @@ def list_topics(bootstrap: str, as_json: bool, internal: bool) -> None:
     )
 
 
-@command.command()
-@click.argument("topic")
-@bootstrap_option
-@json_option
-def describe(topic: str, bootstrap: str, as_json: bool) -> None:
-    """Show the partitions of TOPIC: leader, replicas, offsets and size.
-
-    Start is the first offset and End the offset after the last record. Bytes is the size of the
-    leader's log on disk. Clients cannot write or read a partition while it has no leader.
-    """
-    from plog.client.admin import Admin
-    from plog.client.consumer import Consumer
-    from plog.types import TopicPartition, uuid_to_text
-
-    with Admin(bootstrap) as admin:
-        info = admin.topic(topic)
-        sizes = {
-            (entry.node_id, entry.partition.partition): entry.size_bytes
-            for entry in admin.log_dirs([topic])
-            if not entry.is_future
-        }
-    with Consumer(bootstrap) as consumer:
-        led = [
-            TopicPartition(topic, index)
-            for index, part in info.partitions.items()
-            if part.leader_id >= 0
-        ]
-        starts, ends = consumer.beginning_offsets(led), consumer.end_offsets(led)
-    rows = []
-    for index, part in sorted(info.partitions.items()):
-        where = TopicPartition(topic, index)
-        rows.append(
-            (
-                index,
-                part.leader_id if part.leader_id >= 0 else None,
-                part.leader_epoch,
-                part.replicas,
-                part.isr,
-                starts.get(where),
-                ends.get(where),
-                sizes.get((part.leader_id, index)),
-            )
-        )
-    columns = ["Partition", "Leader", "Epoch", "Replicas", "ISR", "Start", "End", "Bytes"]
-    topic_id = uuid_to_text(info.topic_id)
-    if as_json:
-        keys = [column.lower() for column in columns]
-        partitions = [dict(zip(keys, row, strict=True)) for row in rows]
-        print_json({"topic": topic, "topic_id": topic_id, "partitions": partitions})
-    else:
-        print_rows(rows, columns, as_json=False, title=f"{topic}, topic id {topic_id}")
+command.add_command(describe)
+command.add_command(offsets)
 
 
 @command.command()
-@click.argument("topic")
+@click.argument("topics", nargs=-1, required=True, metavar="TOPIC...")
 @bootstrap_option
 @json_option
 @click.option(
@@ -137,10 +90,10 @@ def describe(topic: str, bootstrap: str, as_json: bool) -> None:
 )
 @click.option("--if-not-exists", is_flag=True, help="Do nothing if the topic already exists.")
 @click.option(
-    "--dry-run", is_flag=True, help="Check whether TOPIC can be created, and do not create it."
+    "--dry-run", is_flag=True, help="Check whether topics can be created, and do not create them."
 )
 def create(
-    topic: str,
+    topics: tuple[str, ...],
     bootstrap: str,
     as_json: bool,
     partitions: int | None,
@@ -149,28 +102,42 @@ def create(
     if_not_exists: bool,
     dry_run: bool,
 ) -> None:
-    """Create TOPIC."""
+    """Create topics.
+
+    Several topics get the same partitions and settings. A topic that cannot be created does not
+    stop the others.
+    """
     from plog.client.admin import BROKER_DEFAULT, Admin
     from plog.errors import TopicAlreadyExists
 
-    created = not dry_run
-    text = (
-        f"Not created yet: topic {topic} can be created." if dry_run else f"Created topic {topic}."
-    )
+    settings = _configs(configs)
     with Admin(bootstrap) as admin:
-        try:
-            admin.create_topic(
-                topic,
-                partitions=partitions or BROKER_DEFAULT,
-                replication_factor=replication_factor or BROKER_DEFAULT,
-                configs=_configs(configs),
-                validate_only=dry_run,
-            )
-        except TopicAlreadyExists:
-            if not if_not_exists:
-                raise
-            created, text = False, f"Topic {topic} already exists."
-    print_done(text, {"topic": topic, "created": created}, as_json=as_json)
+
+        def create_one(topic: str) -> tuple[bool, str]:
+            try:
+                admin.create_topic(
+                    topic,
+                    partitions=partitions or BROKER_DEFAULT,
+                    replication_factor=replication_factor or BROKER_DEFAULT,
+                    configs=settings,
+                    validate_only=dry_run,
+                )
+            except TopicAlreadyExists:
+                if not if_not_exists:
+                    raise
+                return False, f"Topic {topic} already exists."
+            if dry_run:
+                return False, f"Not created yet: topic {topic} can be created."
+            return True, f"Created topic {topic}."
+
+        outcomes, faults = each(topics, create_one)
+    if as_json:
+        objects = [{"topic": topic, "created": made} for topic, (made, _) in outcomes.items()]
+        print_objects(objects, several=len(topics) > 1)
+    else:
+        for _, line in outcomes.values():
+            say(line)
+    raise_all(faults)
 
 
 @command.command("add-partitions")

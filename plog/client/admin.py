@@ -14,6 +14,7 @@ from typing import NamedTuple, TypeVar
 from plog.client.administration import Administration
 from plog.client.connection import introduction
 from plog.client.metadata import Node, TopicInfo
+from plog.client.offsets import OffsetAndTimestamp, ask_each
 from plog.errors import ErrorCode, InvalidRequest, KafkaError, error_for
 from plog.protocol.messages.api_versions import ApiVersionsResponse
 from plog.protocol.messages.cluster import (
@@ -86,6 +87,16 @@ MOVED = frozenset(
 )
 """Errors after which the same request may succeed on another broker, or a little later."""
 MOVED_TIMEOUT_S = 10.0
+ELECTING = frozenset(
+    {
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.OFFSET_NOT_AVAILABLE,
+    }
+)
+"""Errors of a partition whose leader has just changed."""
+ELECTION_TIMEOUT_S = 2.0
 HINTS: dict[int, str] = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "it does not exist",
     ErrorCode.OFFSET_OUT_OF_RANGE: "the offset is past the end of the log",
@@ -115,6 +126,13 @@ class LogDirPartition(NamedTuple):
     size_bytes: int
     offset_lag: int
     is_future: bool
+
+
+class FoundOffsets(NamedTuple):
+    """The offsets of partitions, and the errors of the others."""
+
+    offsets: dict[TopicPartition, OffsetAndTimestamp]
+    faults: dict[TopicPartition, KafkaError]
 
 
 class FeatureLevels(NamedTuple):
@@ -158,6 +176,25 @@ class Admin(Administration):
         """
         self._cluster.forget(name)
         return self._cluster.topic(name)
+
+    def offsets(self, times: Mapping[TopicPartition, int]) -> FoundOffsets:
+        """Return the offsets of partitions at times; an error of one does not hide the others.
+
+        Args:
+            times: ms since 1970, or EARLIEST, LATEST, MAX_TIMESTAMP of `plog.client.offsets`.
+
+        Raises:
+            KafkaError: no broker answers.
+        """
+        deadline = time.monotonic() + ELECTION_TIMEOUT_S
+        found, faults = ask_each(self._cluster, times)
+        while any(fault.code in ELECTING for fault in faults.values()):
+            if time.monotonic() >= deadline:
+                break
+            time.sleep(RETRY_BACKOFF_S)
+            more, faults = ask_each(self._cluster, {at: times[at] for at in faults})
+            found.update(more)
+        return FoundOffsets(found, faults)
 
     def create_topic(
         self,

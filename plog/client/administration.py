@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from typing import Self
 
 from plog.client.metadata import Cluster, cluster_of
+from plog.errors import UnknownTopicOrPartition
+from plog.types import TopicPartition
 
 
 class Administration:
@@ -33,6 +35,19 @@ class Administration:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def partitions_of(self, topic: str, numbers: Iterable[int] = ()) -> list[TopicPartition]:
+        """Return these partitions of a topic; without numbers all of them.
+
+        Raises:
+            UnknownTopicOrPartition: no such topic or partition.
+        """
+        known = self._cluster.topic(topic).partitions
+        wanted = [TopicPartition(topic, number) for number in sorted(set(numbers) or known)]
+        for at in wanted:
+            if at.partition not in known:
+                raise UnknownTopicOrPartition(f"partition {at} does not exist")
+        return wanted
 
     def close(self) -> None:
         """Close every connection."""

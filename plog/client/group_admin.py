@@ -241,14 +241,6 @@ class GroupAdmin(Administration):
         """
         return measure(self._cluster, offsets, now_ms)
 
-    def partitions_of(self, topic: str) -> list[TopicPartition]:
-        """Return the partitions of a topic.
-
-        Raises:
-            UnknownTopicOrPartition: it does not exist.
-        """
-        return [TopicPartition(topic, at) for at in sorted(self._cluster.topic(topic).partitions)]
-
     def bounds(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
         """Return the start and the end of each partition's log.
 

@@ -31,7 +31,6 @@ from plog.errors import (
     KafkaError,
     ProducerFenced,
     TransactionalIdNotFound,
-    UnknownTopicOrPartition,
     error_for,
 )
 from plog.protocol.messages.transactions import (
@@ -185,19 +184,6 @@ class TransactionAdmin(Administration):
             time.sleep(coordinators.RETRY_BACKOFF_S)
 
     # -- at leaders of partitions ----------------------------------------------------------------
-
-    def partitions_of(self, topic: str, numbers: Iterable[int] = ()) -> list[TopicPartition]:
-        """Return these partitions of a topic; without numbers all of them.
-
-        Raises:
-            UnknownTopicOrPartition: no such topic or partition.
-        """
-        known = self._cluster.topic(topic).partitions
-        wanted = [TopicPartition(topic, number) for number in sorted(set(numbers) or known)]
-        for at in wanted:
-            if at.partition not in known:
-                raise UnknownTopicOrPartition(f"partition {at} does not exist")
-        return wanted
 
     def all_partitions(self) -> list[TopicPartition]:
         """Return the partitions of every topic, internal ones included."""

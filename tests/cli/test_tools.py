@@ -138,7 +138,7 @@ def test_wrong_use_is_status_2_with_the_usage(call, arguments):
     [
         (["topics", "describe", "nowhere"], 1, "UnknownTopicOrPartition", "plog topics list"),
         (["topics", "create", "t", "--config", "nosuch=1"], 1, "InvalidConfig", "nosuch"),
-        (["topics", "create"], 2, "UsageError", "'TOPIC'"),
+        (["topics", "create"], 2, "UsageError", "'TOPIC...'"),
         (["topics", "create", "t", "--nosuch"], 2, "UsageError", "--nosuch"),
         (["top", "--metrics", "127.0.0.1:1"], 1, "Error", "no metrics page at"),
     ],
