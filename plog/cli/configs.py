@@ -7,11 +7,20 @@ from collections.abc import Iterable
 
 import click
 
-from plog.cli.output import bootstrap_option, json_option, print_done, print_rows, say
+from plog.cli.output import (
+    bootstrap_option,
+    each,
+    json_option,
+    print_done,
+    print_rows,
+    raise_all,
+    say,
+)
 from plog.client.admin import APPEND, BROKER, DELETE, GROUP, SET, SUBTRACT, TOPIC, Admin
 
 KINDS = {"topic": TOPIC, "broker": BROKER, "group": GROUP}
 ALL_BROKERS = "default"
+COLUMNS = ["Name", "Key", "Value", "Source", "Read only", "Documentation"]
 
 _CHANGE = re.compile(r"(?P<key>[^=]+?)\s*(?P<operation>[+-]?)=(?P<value>.*)", re.DOTALL)
 _OPERATIONS = {"": SET, "+": APPEND, "-": SUBTRACT}
@@ -34,26 +43,34 @@ def _name(kind: str, name: str) -> str:
 
 @command.command()
 @click.argument("kind", type=click.Choice(list(KINDS)))
-@click.argument("name")
+@click.argument("names", nargs=-1, required=True, metavar="NAME...")
 @bootstrap_option
 @json_option
 @click.option("--all", "show_all", is_flag=True, help="Include settings at their defaults.")
 @click.option("--doc", is_flag=True, help="Include the description of each setting.")
 def describe(
-    kind: str, name: str, bootstrap: str, as_json: bool, show_all: bool, doc: bool
+    kind: str, names: tuple[str, ...], bootstrap: str, as_json: bool, show_all: bool, doc: bool
 ) -> None:
-    """Show the settings of a resource and the source of each value."""
+    """Show the settings of resources and the source of each value.
+
+    With several NAMEs, a column has the name of the resource (with --json: the key "name").
+    """
     with Admin(bootstrap) as admin:
-        entries = admin.describe_configs(KINDS[kind], _name(kind, name))
-    columns = ["Key", "Value", "Source", "Read only"] + (["Documentation"] if doc else [])
+        found, faults = each(
+            names, lambda name: admin.describe_configs(KINDS[kind], _name(kind, name))
+        )
+    shown = slice(0 if len(names) > 1 else 1, None if doc else -1)
     rows = []
-    for entry in entries:
-        if entry.source == "default" and not show_all:
-            continue
-        value = "(secret)" if entry.sensitive and not as_json else entry.value
-        row = [entry.name, value, entry.source, entry.read_only]
-        rows.append([*row, entry.documentation] if doc else row)
-    print_rows(rows, columns, as_json=as_json)
+    for name, entries in found.items():
+        for entry in entries:
+            if entry.source == "default" and not show_all:
+                continue
+            value = "(secret)" if entry.sensitive and not as_json else entry.value
+            row = [name, entry.name, value, entry.source, entry.read_only, entry.documentation]
+            rows.append(row[shown])
+    if found:
+        print_rows(rows, COLUMNS[shown], as_json=as_json)
+    raise_all(faults)
 
 
 @command.command("set")

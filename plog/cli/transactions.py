@@ -15,9 +15,11 @@ from plog.cli.output import (
     confirm,
     duration_ms,
     duration_text,
+    each,
     execute_option,
     json_option,
     print_json,
+    print_objects,
     print_rows,
     raise_all,
     say,
@@ -127,34 +129,52 @@ def list_transactions(
 
 
 @command.command()
-@click.argument("transactional_id")
+@click.argument("transactional_ids", nargs=-1, required=True, metavar="TRANSACTIONAL_ID...")
 @bootstrap_option
 @json_option
-def describe(transactional_id: str, bootstrap: str, as_json: bool) -> None:
-    """Show the state of TRANSACTIONAL_ID and the partitions of its transaction."""
+def describe(transactional_ids: tuple[str, ...], bootstrap: str, as_json: bool) -> None:
+    """Show the state of transactional ids and the partitions of their transactions.
+
+    With --json, one TRANSACTIONAL_ID gives an object; several give a list of such objects.
+    """
     from plog.client.transaction_admin import TransactionAdmin
 
     with TransactionAdmin(bootstrap) as admin:
-        found = admin.describe(transactional_id)
-    open_ms = None if found.started_ms is None else max(_now_ms() - found.started_ms, 0)
-    rows = [(at.topic, at.partition) for at in found.partitions]
+        found, faults = each(transactional_ids, admin.describe)
+    now_ms = _now_ms()
     if as_json:
-        print_json(
-            {
-                "transactional_id": found.transactional_id,
-                "state": found.state,
-                "producer_id": found.producer_id,
-                "producer_epoch": found.producer_epoch,
-                "timeout_ms": found.timeout_ms,
-                "started_ms": found.started_ms,
-                "open_ms": open_ms,
-                "coordinator": found.coordinator.node_id,
-                "partitions": [{"topic": topic, "partition": at} for topic, at in rows],
-            }
-        )
-        return
-    say(_line(found, open_ms))
-    if rows:
+        objects = [_description_json(one, now_ms) for one in found.values()]
+        print_objects(objects, several=len(transactional_ids) > 1)
+    else:
+        for number, one in enumerate(found.values()):
+            if number:
+                say("")
+            _print_description(one, now_ms)
+    raise_all(faults)
+
+
+def _open_ms(found: TransactionDescription, now_ms: int) -> int | None:
+    return None if found.started_ms is None else max(now_ms - found.started_ms, 0)
+
+
+def _description_json(found: TransactionDescription, now_ms: int) -> dict[str, Any]:
+    return {
+        "transactional_id": found.transactional_id,
+        "state": found.state,
+        "producer_id": found.producer_id,
+        "producer_epoch": found.producer_epoch,
+        "timeout_ms": found.timeout_ms,
+        "started_ms": found.started_ms,
+        "open_ms": _open_ms(found, now_ms),
+        "coordinator": found.coordinator.node_id,
+        "partitions": [{"topic": at.topic, "partition": at.partition} for at in found.partitions],
+    }
+
+
+def _print_description(found: TransactionDescription, now_ms: int) -> None:
+    say(_line(found, _open_ms(found, now_ms)))
+    if found.partitions:
+        rows = [(at.topic, at.partition) for at in found.partitions]
         print_rows(rows, ["Topic", "Partition"], as_json=False)
     elif found.state in OPEN_STATES:
         say("All markers are written or refused: see `plog transactions find-hanging`.")
@@ -176,11 +196,11 @@ def _line(found: TransactionDescription, open_ms: int | None) -> str:
 
 
 @command.command()
-@click.argument("topic", metavar="TOPIC[:0,1,2]")
+@click.argument("topics", nargs=-1, required=True, metavar="TOPIC[:0,1,2]...")
 @bootstrap_option
 @json_option
-def producers(topic: str, bootstrap: str, as_json: bool) -> None:
-    """List the producers that have written to TOPIC, or to some of its partitions.
+def producers(topics: tuple[str, ...], bootstrap: str, as_json: bool) -> None:
+    """List the producers that have written to topics, or to some of their partitions.
 
     Lists the producer ids that the leader of each partition remembers. Transactional and idempotent
     producers have an id (enable.idempotence is the default of many clients). Last written is the
@@ -189,9 +209,10 @@ def producers(topic: str, bootstrap: str, as_json: bool) -> None:
     """
     from plog.client.transaction_admin import TransactionAdmin
 
-    name, numbers = topic_partitions(topic, "TOPIC")
+    asked = [topic_partitions(entry, "TOPIC") for entry in topics]
     with TransactionAdmin(bootstrap) as admin:
-        answer = admin.producers(admin.partitions_of(name, numbers))
+        found, faults = each(asked, lambda one: admin.partitions_of(*one))
+        answer = admin.producers(at for some in found.values() for at in some)
     rows = [
         {
             "topic": at.topic,
@@ -208,9 +229,10 @@ def producers(topic: str, bootstrap: str, as_json: bool) -> None:
     ]
     if as_json:
         print_json(rows)
-    elif rows or not answer.faults:
+    elif rows or not (faults or answer.faults):
         _print_table(rows, PRODUCER_COLUMNS)
-    raise_all([fault for _, fault in sorted(answer.faults.items())], most=MOST_NAMED)
+    faults += [fault for _, fault in sorted(answer.faults.items())]
+    raise_all(faults, most=MOST_NAMED)
 
 
 @command.command("find-hanging")
