@@ -30,6 +30,7 @@ from plog.printable import printable, printable_json
 
 COMMANDS = {
     "server": "Run a broker.",
+    "cluster": "Show brokers, controller, versions, features and offline partitions.",
     "topics": "List, describe, create, change and delete topics.",
     "produce": "Write lines of text to a topic.",
     "consume": "Print the records of a topic.",

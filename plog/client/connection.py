@@ -13,7 +13,7 @@ import socket
 import struct
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple, TypeVar
 
 from plog import __version__
@@ -206,6 +206,11 @@ class Connection:
         Brokers close idle connections; that shows as bytes to read when no response is due.
         """
         return self.fileno() >= 0 and (bool(self._pending) or not self.ready(0))
+
+    @property
+    def versions(self) -> Mapping[int, tuple[int, int]]:
+        """The lowest and the highest version of each API that the broker supports, by its key."""
+        return self._ranges
 
     def version_for(self, request: type[Struct], *, at_most: int | None = None) -> int:
         """Return the highest version that both sides support.

@@ -72,7 +72,7 @@ FINDINGS = {
 }
 """Commands outside the sweep, and the reason."""
 WITHOUT_NAME = {
-    *("topics create", "topics list", "groups list", "features list", "perf latency"),
+    *("cluster", "topics create", "topics list", "groups list", "features list", "perf latency"),
     *("transactions list", "transactions find-hanging", "top", "adopt"),
 }
 """These create what they name, or name nothing in the cluster."""

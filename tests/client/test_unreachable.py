@@ -32,6 +32,7 @@ from plog.client import (
 )
 from plog.client.admin import Admin
 from plog.client.administration import Administration
+from plog.client.cluster_admin import ClusterAdmin
 from plog.client.consumer import Consumer
 from plog.client.group_admin import GroupAdmin
 from plog.client.group_consumer import GroupConsumer
@@ -160,6 +161,9 @@ ADMIN = {
     "Admin.features": Call(lambda one: one.features()),
     "Admin.set_feature": Call(lambda one: one.set_feature("f", 1)),
     "Admin.log_dirs": Call(lambda one: one.log_dirs([TOPIC])),
+    "ClusterAdmin.close": local(lambda one: one.close()),
+    "ClusterAdmin.overview": Call(lambda one: one.overview()),
+    "ClusterAdmin.partitions_of": Call(lambda one: one.partitions_of("other")),
     "Administration.close": local(lambda one: one.close()),
     "Administration.partitions_of": Call(lambda one: one.partitions_of("other")),
     "GroupAdmin.close": local(lambda one: one.close()),
@@ -396,7 +400,16 @@ def make(name: str, address: str) -> Any:
     """Make what a call belongs to, with short timeouts."""
     owner = name.partition(".")[0]
     owner = {"Delivery": "Producer", "RowsDelivery": "Producer"}.get(owner, owner)
-    kinds = (Admin, Administration, GroupAdmin, TransactionAdmin, Consumer, GroupConsumer, Producer)
+    kinds = (
+        Admin,
+        Administration,
+        ClusterAdmin,
+        GroupAdmin,
+        TransactionAdmin,
+        Consumer,
+        GroupConsumer,
+        Producer,
+    )
     kind: Any = {one.__name__: one for one in kinds}.get(owner, Cluster)
     own = f"{name}-{next(_numbers)}"
     given: dict[str, object] = {

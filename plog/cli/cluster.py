@@ -1,0 +1,157 @@
+"""`plog cluster`: brokers, controller, versions, features and partitions in trouble."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from plog.cli.output import (
+    MAX_LISTED,
+    bootstrap_option,
+    distinct,
+    json_option,
+    print_columns,
+    print_json,
+    print_rows,
+    raise_all,
+    say,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from plog.client.cluster_admin import BrokerOverview, ClusterOverview
+    from plog.types import TopicPartition
+
+BROKER_COLUMNS = ["Broker", "Address", "Rack", "Software", "APIs", "Listeners", "Advertised"]
+FEATURE_COLUMNS = ["Feature", "Lowest", "Highest", "In force"]
+
+
+@click.command()
+@bootstrap_option
+@json_option
+@click.option("--apis", "show_apis", is_flag=True, help="List the API versions of each broker.")
+def command(bootstrap: str, as_json: bool, show_apis: bool) -> None:
+    """Show the cluster: brokers, controller, coordination, features and partitions in trouble.
+
+    Address is the one that the broker names to this client. Listeners and Advertised are its
+    settings listeners and advertised.listeners. APIs is the number of APIs that it supports; --apis
+    lists their versions. A feature is in force at a level between the lowest and the highest that
+    the brokers support (see `plog features`).
+
+    A partition without a leader is offline: clients cannot write or read it. An under-replicated
+    partition has replicas that are not in sync. Exit status 1 means that a broker did not answer.
+    """
+    from plog.client.cluster_admin import ClusterAdmin
+
+    with ClusterAdmin(bootstrap) as admin:
+        cluster = admin.overview()
+    if as_json:
+        print_json(_json(cluster))
+    else:
+        _print(cluster, show_apis=show_apis)
+    faults = [broker.fault for broker in cluster.brokers] + [cluster.features_fault]
+    raise_all(distinct(fault for fault in faults if fault is not None))
+
+
+def _json(cluster: ClusterOverview) -> dict[str, Any]:
+    return {
+        "cluster_id": cluster.cluster_id,
+        "controller": cluster.controller_id if cluster.controller_id >= 0 else None,
+        "coordination": cluster.coordination,
+        "brokers": [_broker_json(broker) for broker in cluster.brokers],
+        "features": [one._asdict() for one in cluster.features],
+        "topics": sum(not topic.is_internal for topic in cluster.topics),
+        "internal_topics": sum(topic.is_internal for topic in cluster.topics),
+        "partitions": sum(len(topic.partitions) for topic in cluster.topics),
+        "offline": [str(at) for at in cluster.offline],
+        "under_replicated": [str(at) for at in cluster.under_replicated],
+    }
+
+
+def _broker_json(broker: BrokerOverview) -> dict[str, Any]:
+    from plog.client.cluster_admin import ADVERTISED, LISTENERS, api_name
+
+    node = broker.node
+    return {
+        "broker": node.node_id,
+        "host": node.host,
+        "port": node.port,
+        "rack": node.rack,
+        "software": broker.software,
+        "listeners": _addresses(broker.configs.get(LISTENERS)),
+        "advertised_listeners": _addresses(broker.configs.get(ADVERTISED)),
+        "apis": {api_name(key): list(versions) for key, versions in sorted(broker.apis.items())},
+    }
+
+
+def _addresses(setting: str | None) -> list[str]:
+    return [one.strip() for one in (setting or "").split(",") if one.strip()]
+
+
+def _print(cluster: ClusterOverview, *, show_apis: bool) -> None:
+    from plog.client.cluster_admin import ADVERTISED, LISTENERS
+    from plog.client.connection import address_of
+    from plog.types import counted
+
+    controller = f"broker {cluster.controller_id}" if cluster.controller_id >= 0 else "none"
+    say(
+        f"Cluster {cluster.cluster_id}: controller {controller}, coordination"
+        f" {cluster.coordination or 'unknown'}"
+    )
+    rows = [
+        [
+            broker.node.node_id,
+            address_of(broker.node.host, broker.node.port),
+            broker.node.rack,
+            broker.software,
+            len(broker.apis) or None,
+            broker.configs.get(LISTENERS),
+            broker.configs.get(ADVERTISED),
+        ]
+        for broker in cluster.brokers
+    ]
+    print_columns(rows, BROKER_COLUMNS, optional=BROKER_COLUMNS)
+    figures = _json(cluster)
+    say(
+        f"{counted(figures['topics'], 'topic')},"
+        f" {counted(figures['internal_topics'], 'internal topic')},"
+        f" {counted(figures['partitions'], 'partition')}:"
+        f" {len(cluster.offline)} offline, {len(cluster.under_replicated)} under-replicated"
+    )
+    for name, partitions in (
+        ("Offline", cluster.offline),
+        ("Under-replicated", cluster.under_replicated),
+    ):
+        if partitions:
+            say(f"{name}: {_some(partitions)}")
+    if cluster.features:
+        print_rows([tuple(one) for one in cluster.features], FEATURE_COLUMNS, as_json=False)
+    if show_apis:
+        _print_apis(cluster)
+
+
+def _some(partitions: Sequence[TopicPartition]) -> str:
+    named = ", ".join(str(at) for at in partitions[:MAX_LISTED])
+    more = len(partitions) - MAX_LISTED
+    return f"{named} and {more} more" if more > 0 else named
+
+
+def _print_apis(cluster: ClusterOverview) -> None:
+    """Print a row for each API and a column for each broker."""
+    from plog.client.cluster_admin import api_name
+
+    keys = sorted({key for broker in cluster.brokers for key in broker.apis})
+    columns = [f"Broker {broker.node.node_id}" for broker in cluster.brokers]
+    rows = [
+        [
+            api_name(key),
+            *(
+                "{}-{}".format(*broker.apis[key]) if key in broker.apis else None
+                for broker in cluster.brokers
+            ),
+        ]
+        for key in keys
+    ]
+    print_rows(rows, ["API", *columns], as_json=False)

@@ -1,0 +1,131 @@
+"""A cluster at a glance: its brokers with their versions and listeners, and partitions in trouble.
+
+Owns the choice of requests: Metadata once, and ApiVersions and DescribeConfigs of each broker. An
+error of one broker does not hide the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from plog.client.admin import BROKER, Admin, FeatureLevels
+from plog.client.administration import Administration
+from plog.client.metadata import Node, TopicInfo
+from plog.errors import KafkaError
+from plog.protocol.api_keys import ApiKey
+from plog.types import TopicPartition
+
+LISTENERS, ADVERTISED = "listeners", "advertised.listeners"
+ZOOKEEPER, ROLES, PLOG_ONLY = "zookeeper.connect", "process.roles", "flush.before.ack"
+"""Keys that show how a broker is coordinated, and whether it is plog's."""
+PLOG, KAFKA = "plog", "Kafka"
+EMBEDDED, KRAFT = "embedded store", "KRaft"
+
+
+class BrokerOverview(NamedTuple):
+    """A broker.
+
+    Attributes:
+        apis: the lowest and the highest supported version, by the number of the API.
+        configs: the settings that show its software and its listeners.
+        fault: why the two are not known.
+    """
+
+    node: Node
+    apis: Mapping[int, tuple[int, int]]
+    configs: Mapping[str, str | None]
+    fault: KafkaError | None
+
+    @property
+    def software(self) -> str | None:
+        """The name of the program; the protocol has none, but plog has settings of its own."""
+        if not self.configs:
+            return None
+        return PLOG if PLOG_ONLY in self.configs else KAFKA
+
+    @property
+    def coordination(self) -> str | None:
+        """The place of the cluster's metadata."""
+        if zookeeper := self.configs.get(ZOOKEEPER):
+            return f"ZooKeeper {zookeeper}"
+        if self.configs.get(ROLES):
+            return KRAFT
+        return EMBEDDED if self.software == PLOG else None
+
+
+class ClusterOverview(NamedTuple):
+    """A cluster, as its brokers describe it; `features_fault` says why `features` is empty."""
+
+    cluster_id: str | None
+    controller_id: int
+    brokers: list[BrokerOverview]
+    topics: list[TopicInfo]
+    features: list[FeatureLevels]
+    features_fault: KafkaError | None
+
+    @property
+    def coordination(self) -> str | None:
+        """The place of the cluster's metadata, by the first broker that shows it."""
+        return next((one.coordination for one in self.brokers if one.coordination), None)
+
+    @property
+    def offline(self) -> list[TopicPartition]:
+        """The partitions without a leader."""
+        return [
+            TopicPartition(topic.name, index)
+            for topic in self.topics
+            for index, part in sorted(topic.partitions.items())
+            if part.leader_id < 0
+        ]
+
+    @property
+    def under_replicated(self) -> list[TopicPartition]:
+        """The partitions with replicas that are not in sync."""
+        return [
+            TopicPartition(topic.name, index)
+            for topic in self.topics
+            for index, part in sorted(topic.partitions.items())
+            if len(part.isr) < len(part.replicas)
+        ]
+
+
+class ClusterAdmin(Administration):
+    """Describes a cluster. Its arguments are those of `Administration`."""
+
+    def overview(self) -> ClusterOverview:
+        """Return the cluster with its brokers and topics.
+
+        Raises:
+            KafkaError: no broker answers.
+        """
+        self._cluster.refresh(None)
+        admin = Admin(self._cluster, request_timeout_ms=self._timeout_ms)
+        brokers = [self._broker(admin, node) for node in sorted(self._cluster.nodes.values())]
+        topics = [topic for _, topic in sorted(self._cluster.topics.items())]
+        controller_id, cluster_id = self._cluster.controller_id, self._cluster.cluster_id
+        features: list[FeatureLevels] = []
+        fault: KafkaError | None = None
+        try:
+            features = admin.features()
+        except KafkaError as error:
+            fault = error
+        return ClusterOverview(cluster_id, controller_id, brokers, topics, features, fault)
+
+    def _broker(self, admin: Admin, node: Node) -> BrokerOverview:
+        keys = [LISTENERS, ADVERTISED, ZOOKEEPER, ROLES, PLOG_ONLY]
+        try:
+            apis = self._cluster.connection(node.node_id).versions
+            entries = admin.describe_configs(BROKER, str(node.node_id), keys)
+        except KafkaError as fault:
+            return BrokerOverview(node, {}, {}, fault)
+        return BrokerOverview(node, apis, {entry.name: entry.value for entry in entries}, None)
+
+
+def api_name(key: int) -> str:
+    """Return the protocol's name of an API, or its number if this client does not know it."""
+    try:
+        words = ApiKey(key).name.split("_")
+    except ValueError:
+        return str(key)
+    return "".join(word.capitalize() for word in words)

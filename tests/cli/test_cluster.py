@@ -1,0 +1,129 @@
+"""`plog cluster`: a real broker, and brokers that do not answer."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from plog.errors import ErrorCode
+from plog.protocol.api_keys import ApiKey
+from plog.protocol.messages.api_versions import ApiVersion
+from plog.protocol.messages.configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResourceResult,
+    DescribeConfigsResponse,
+    DescribeConfigsResult,
+)
+from plog.protocol.messages.metadata import MetadataResponseBroker
+from tests.client.fake_broker import SERVED, FakeBroker
+from tests.servers import free_port
+
+
+@pytest.fixture(autouse=True)
+def wide_tables(monkeypatch) -> None:
+    """Print tables as in a pipe, without folded cells."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+
+
+def test_cluster_is_described(call, broker, topic):
+    cluster = json.loads(call("cluster", "--json").stdout)
+    (one,) = cluster.pop("brokers")
+    assert one.pop("apis")["Metadata"] == [0, 13]
+    assert one == {
+        "broker": 0,
+        "host": "127.0.0.1",
+        "port": broker.port,
+        "rack": None,
+        "software": "plog",
+        "listeners": [f"PLAINTEXT://127.0.0.1:{broker.port}"],
+        "advertised_listeners": [],
+    }
+    assert len(cluster["cluster_id"]) == 22
+    assert (cluster["controller"], cluster["coordination"]) == (0, "embedded store")
+    assert cluster["features"][1] == {
+        "name": "transaction.version",
+        "lowest": 0,
+        "highest": 2,
+        "level": 2,
+    }
+    described = json.loads(call("topics", "list", "--json").stdout)
+    assert cluster["topics"] == len(described)
+    assert (cluster["offline"], cluster["under_replicated"]) == ([], [])
+    text = call("cluster").stdout.decode()
+    assert f"Cluster {cluster['cluster_id']}: controller broker 0, coordination embedded" in text
+    assert "0 offline, 0 under-replicated" in text
+    assert "Metadata" not in text
+    assert "0-13" in call("cluster", "--apis").stdout.decode()
+
+
+class Pair(FakeBroker):
+    """A broker that describes a second one at an address where nothing listens."""
+
+    def __init__(self, configs: dict[str, str]) -> None:
+        super().__init__(partitions=12)
+        self.configs = configs
+        self.answers[ApiKey.DESCRIBE_CONFIGS] = self._configs
+
+    def api_versions(self, request, header):
+        answer = super().api_versions(request, header)
+        more = ApiVersion(api_key=ApiKey.DESCRIBE_CONFIGS, min_version=0, max_version=4)
+        answer.api_keys.append(more)
+        return answer
+
+    def metadata(self, request, header):
+        answer = super().metadata(request, header)
+        second = MetadataResponseBroker(node_id=2, host="127.0.0.1", port=free_port(), rack="r")
+        answer.brokers.append(second)
+        answer.topics = [self.describe("t")]
+        for part in answer.topics[0].partitions:
+            part.leader_id = -1
+        answer.topics[0].partitions[0].replica_nodes = [1, 2]
+        return answer
+
+    def _configs(self, request: DescribeConfigsRequest, header):
+        (asked,) = request.resources
+        return DescribeConfigsResponse(
+            results=[
+                DescribeConfigsResult(
+                    error_code=ErrorCode.NONE,
+                    resource_type=asked.resource_type,
+                    resource_name=asked.resource_name,
+                    configs=[
+                        DescribeConfigsResourceResult(
+                            name=name, value=value, read_only=True, is_sensitive=False
+                        )
+                        for name, value in self.configs.items()
+                    ],
+                )
+            ]
+        )
+
+
+@pytest.mark.parametrize(
+    ("configs", "software", "coordination"),
+    [
+        ({"zookeeper.connect": "zk:2181/k"}, "Kafka", "ZooKeeper zk:2181/k"),
+        ({"process.roles": "broker,controller"}, "Kafka", "KRaft"),
+        ({"flush.before.ack": "true", "zookeeper.connect": ""}, "plog", "embedded store"),
+        ({"listeners": "A://h:1, B://h:2"}, "Kafka", None),
+        ({}, None, None),
+    ],
+)
+def test_broker_without_an_answer_hides_nothing(call, configs, software, coordination):
+    with Pair(configs) as fake:
+        done = call("cluster", "-b", fake.bootstrap, "--json", status=1)
+        cluster = json.loads(done.stdout)
+        first, second = cluster["brokers"]
+        assert (first["software"], cluster["coordination"]) == (software, coordination)
+        assert len(first["apis"]) == len(SERVED) + 1
+        assert (second["broker"], second["rack"], second["apis"]) == (2, "r", {})
+        assert len(cluster["offline"]) == 12
+        assert cluster["under_replicated"] == ["t-0"]
+        if "listeners" in configs:
+            assert first["listeners"] == ["A://h:1", "B://h:2"]
+        (line,) = done.stderr.decode().splitlines()
+        assert "Connection refused" in json.loads(line)["message"]
+        text = call("cluster", "-b", fake.bootstrap, status=1).stdout.decode()
+        assert "Offline: t-0, t-1, t-2, t-3, t-4, t-5, t-6, t-7, t-8, t-9 and 2 more" in text
+        assert "Under-replicated: t-0\n" in text
