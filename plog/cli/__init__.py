@@ -169,5 +169,5 @@ def explain(fault: PlogError) -> str:
     elif isinstance(fault, GroupIdNotFound):
         text += " (`plog groups list` lists the groups)"
     elif isinstance(fault, TransactionalIdNotFound):
-        text += " (`plog transactions list` lists the transactional ids)"
+        text += " (`plog transactions list --all` lists the transactional ids)"
     return text

@@ -27,6 +27,7 @@ from plog.cli.output import (
     topic_partitions,
 )
 from plog.coordinator.txn_states import AT_REST, TxnState
+from plog.types import counted
 
 if TYPE_CHECKING:
     from plog.client.partition_producers import ActiveProducer, OpenTransaction
@@ -40,6 +41,7 @@ They allow no timeout above transaction.max.timeout.ms (15 minutes by default). 
 minutes are for their markers to arrive.
 """
 UNSTARTED = frozenset({TxnState.EMPTY, TxnState.DEAD})
+WITHOUT_TRANSACTION = frozenset(state.label for state in AT_REST | UNSTARTED)
 OPEN_STATES = tuple(state.label for state in TxnState if state not in AT_REST | UNSTARTED)
 LARGEST_ID, LARGEST_PRODUCER_EPOCH, LARGEST_EPOCH = 2**63 - 1, 2**15 - 1, 2**31 - 1
 LIST_COLUMNS = ["Transactional id", "Coordinator", "Producer id", "State"]
@@ -101,14 +103,21 @@ def command() -> None:
     metavar="DURATION",
     help="List only transactions open for longer, such as 90s, 15m or 2h.",
 )
+@click.option(
+    "--all", "show_all", is_flag=True, help="Also list transactional ids without a transaction."
+)
 def list_transactions(
     bootstrap: str,
     as_json: bool,
     states: tuple[str, ...],
     producer_ids: tuple[int, ...],
     longer_than_ms: int | None,
+    show_all: bool,
 ) -> None:
-    """List transactional ids.
+    """List transactional ids with an open transaction.
+
+    The last line counts the others, on stderr; --all lists them, too. --state and --producer-id
+    select from all transactional ids.
 
     A transactional id is Empty before its first transaction and Ongoing while a transaction is
     open. It is PrepareCommit or PrepareAbort while the coordinator writes the markers to the
@@ -122,10 +131,18 @@ def list_transactions(
         states = OPEN_STATES
     with TransactionAdmin(bootstrap) as admin:
         listed = admin.transactions(states, producer_ids, longer_than_ms)
+    hidden = 0
+    if not (show_all or states or producer_ids):
+        shown = [one for one in listed if one.state not in WITHOUT_TRANSACTION]
+        listed, hidden = shown, len(listed) - len(shown)
     rows = [
         (one.transactional_id, one.coordinator_id, one.producer_id, one.state) for one in listed
     ]
-    print_rows(rows, LIST_COLUMNS, as_json=as_json)
+    if as_json or rows or not hidden:
+        print_rows(rows, LIST_COLUMNS, as_json=as_json)
+    if hidden:
+        ids = counted(hidden, "transactional id")
+        say(f"{ids} without an open transaction not shown; --all lists them.", err=True)
 
 
 @command.command()
@@ -391,8 +408,8 @@ def abort(
             _print_table([row], ABORT_COLUMNS)
         if not dry_run:
             sys.stdout.flush()  # the transaction, before the question
-            lost = "read_committed consumers never see its records there."
-            confirm(f"Abort {whose}? Then {lost}", "Not aborted.", yes=yes)
+            lost = "Its records there are lost for read_committed consumers."
+            confirm(f"Abort {whose}? {lost}", "Not aborted.", yes=yes)
             admin.abort(at, **numbers)
     if as_json:
         print_json({**row, "executed": not dry_run})

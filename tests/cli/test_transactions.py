@@ -61,7 +61,8 @@ def test_transactions_are_listed(call, enter, at):
         return {row["transactional_id"]: row for row in rows}
 
     mine = {idle.transactional_id, busy.transactional_id}
-    assert listed().keys() >= mine
+    assert listed("--all").keys() >= mine
+    assert listed().keys() & mine == {busy.transactional_id}
     assert listed()[busy.transactional_id] == {
         "transactional_id": busy.transactional_id,
         "coordinator": 0,
@@ -74,9 +75,20 @@ def test_transactions_are_listed(call, enter, at):
     # One that has had no transaction has had none open for long.
     assert listed("--longer-than", "0s").keys() & mine == {busy.transactional_id}
     assert listed("--longer-than", "1h").keys() & mine == set()
-    table = call("transactions", "list").stdout.decode()
+    done = call("transactions", "list")
+    table = done.stdout.decode()
     assert busy.transactional_id in table
+    assert idle.transactional_id not in table
     assert "TRANSACTIONAL ID" in table
+    hidden = len(listed("--all")) - len(listed())
+    count = "1 transactional id" if hidden == 1 else f"{hidden} transactional ids"
+    assert done.stderr.decode() == (
+        f"{count} without an open transaction not shown; --all lists them.\n"
+    )
+    assert call("transactions", "list", "--all").stderr == b""
+    busy.finish(commit=True)
+    done = call("transactions", "list")
+    assert done.stderr.decode().startswith(f"{hidden + 1} transactional ids without")
 
 
 def test_open_states_are_those_of_open_transactions():

@@ -32,9 +32,10 @@ def test_terminal_shows_what_the_transcript_says(path: Path, tmp_path: Path, req
     directory, binaries, brokers = (tmp_path / name for name in ("home", "bin", "broker"))
     for made in (directory, binaries, brokers):
         made.mkdir()
-    plog = binaries / "plog"
-    plog.write_text(f'#!/bin/sh\nexec {sys.executable} -m plog "$@"\n')
-    plog.chmod(0o755)
+    for name, line in {"plog": f"{sys.executable} -m plog", "python": sys.executable}.items():
+        binary = binaries / name
+        binary.write_text(f'#!/bin/sh\nexec {line} "$@"\n')
+        binary.chmod(0o755)
     with ExitStack() as ended, BrokerProcess(brokers, overrides=overrides) as broker:
         environment = {
             **os.environ,
