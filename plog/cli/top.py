@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from plog.cli.output import json_option, print_json
+from plog.cli.output import duration_text, json_option, print_json
 from plog.cli.tables import plain_lines, terminal_table
 from plog.printable import printable
 
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 DEFAULT_ADDRESS = "127.0.0.1:9095"
 MOST_TOPICS = 10
+MAX_GROUPS = 10
+LAG_RECORDS, LAG_SECONDS = "plog_group_lag_records", "plog_group_lag_seconds"
 
 
 class Table(NamedTuple):
@@ -62,7 +64,7 @@ class Screen(NamedTuple):
 @click.option("--count", type=click.IntRange(1), help="Exit after this number of readings.")
 @json_option
 def command(address: str, seconds: float, count: int | None, as_json: bool) -> None:
-    """Show live statistics of a broker: requests, latencies, disk problems, largest topics.
+    """Show live statistics of a broker: requests, latencies, disk problems, topics and groups.
 
     The broker must serve a metrics page. The shipped properties have its address:
 
@@ -72,8 +74,9 @@ def command(address: str, seconds: float, count: int | None, as_json: bool) -> N
     A request's latency is the time from reading it to having its response ready, including waits
     for records and for the disk. "fast" is the share of requests that the broker answered without
     Python. The next table counts the others by reason; docs/OPERATIONS.md explains the reasons.
-    "offsets/s" is the growth of a topic's log end offsets. Ctrl-C exits. In a pipe or a file the
-    readings are printed one after another.
+    "offsets/s" is the growth of a topic's log end offsets. The last table has the groups with the
+    largest lag: records that are not read yet, and the age of the oldest. Ctrl-C exits. In a pipe
+    or a file the readings are printed one after another.
     """
     from plog.ops import watch
 
@@ -164,6 +167,7 @@ def _figures(seen: Watch) -> dict[str, Any]:
             }
             for topic in _largest_topics(seen)
         ],
+        "groups": _largest_lags(seen),
     }
 
 
@@ -175,6 +179,20 @@ def _largest_topics(seen: Watch) -> list[str]:
         )
 
     return sorted(seen.after.labels("plog_log_bytes", "topic"), key=rank)[:MOST_TOPICS]
+
+
+def _largest_lags(seen: Watch) -> list[dict[str, Any]]:
+    """Return the groups with the largest lag; none where the page does not have it."""
+    groups: list[dict[str, Any]] = [
+        {
+            "group": group,
+            "lag_records": int(seen.after.value(LAG_RECORDS, group=group)),
+            "lag_seconds": seen.after.largest(LAG_SECONDS, group=group),
+        }
+        for group in seen.after.labels(LAG_RECORDS, "group")
+    ]
+    groups.sort(key=lambda one: (-one["lag_records"], -one["lag_seconds"], one["group"]))
+    return groups[:MAX_GROUPS]
 
 
 def _screen(seen: Watch, address: str) -> Screen:
@@ -217,7 +235,14 @@ def _screen(seen: Watch, address: str) -> Screen:
             for one in figures["topics"]
         ],
     )
-    tables = [apis, handed_over, topics] if handed_over.rows else [apis, topics]
+    groups = Table(
+        ("group", "lag", "behind"),
+        [
+            (one["group"], f"{one['lag_records']:,}", duration_text(int(one["lag_seconds"] * 1000)))
+            for one in figures["groups"]
+        ],
+    )
+    tables = [apis, topics, *(table for table in (handed_over, groups) if table.rows)]
     return Screen(printable(head), tables)
 
 

@@ -40,6 +40,14 @@ class Reading(NamedTuple):
             value for found, value in self.samples.get(name, {}).items() if wanted <= set(found)
         )
 
+    def largest(self, name: str, **labels: str) -> float:
+        """Return the largest of a name's samples with these labels; 0 if there are none."""
+        wanted = set(labels.items())
+        return max(
+            (value for found, value in self.samples.get(name, {}).items() if wanted <= set(found)),
+            default=0.0,
+        )
+
     def labels(self, name: str, key: str) -> list[str]:
         """Return the distinct values of a label in a name's samples, sorted."""
         return sorted({dict(found)[key] for found in self.samples.get(name, {})})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import select
 import signal
@@ -150,3 +151,54 @@ def test_percentiles_lie_in_their_buckets() -> None:
     assert Watch(nothing, some).percentiles("h") == (1.5, 1.99, pytest.approx(1.999))
     late = page({"1.0": 5, "2.0": 5, "+Inf": 15})
     assert Watch(nothing, late).percentiles("h") == (2.0, 2.0, 2.0)
+
+
+LAGS = """\
+plog_group_lag_records{group="slow",topic="a"} 1200000
+plog_group_lag_records{group="slow",topic="b"} 34
+plog_group_lag_seconds{group="slow",topic="a"} 192.4
+plog_group_lag_seconds{group="slow",topic="b"} 7200
+plog_group_lag_records{group="fast",topic="a"} 0
+plog_group_lag_seconds{group="fast",topic="a"} 0
+plog_group_lag_records{group="new",topic="a"} 7
+"""
+
+
+def shown(text: str, capsys: pytest.CaptureFixture[str], *options: str) -> str:
+    """Return what one reading of `plog top` prints."""
+    with page(BUILD + text) as address:
+        top.command.main(
+            ["--metrics", address, "--every", "0.1", "--count", "1", *options],
+            standalone_mode=False,
+        )
+    return capsys.readouterr().out
+
+
+def test_groups_with_the_largest_lag_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = shown(LAGS, capsys).splitlines()
+    table = [line.split() for line in lines[-5:] if line]
+    assert table == [
+        ["group", "lag", "behind"],
+        ["slow", "1,200,034", "2h"],
+        ["new", "7", "0"],
+        ["fast", "0", "0"],
+    ]
+    figures = json.loads(shown(LAGS, capsys, "--json"))
+    assert figures["groups"][0] == {
+        "group": "slow",
+        "lag_records": 1_200_034,
+        "lag_seconds": 7200.0,
+    }
+
+
+def test_page_without_lags_has_no_table_of_groups(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "behind" not in shown("", capsys)
+    assert json.loads(shown("", capsys, "--json"))["groups"] == []
+
+
+def test_groups_are_bounded(capsys: pytest.CaptureFixture[str]) -> None:
+    many = "".join(
+        f'plog_group_lag_records{{group="g{number}",topic="t"}} {number}\n' for number in range(40)
+    )
+    figures = json.loads(shown(many, capsys, "--json"))
+    assert [one["group"] for one in figures["groups"]] == [f"g{n}" for n in range(39, 29, -1)]
