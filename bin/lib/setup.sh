@@ -161,6 +161,10 @@ mmdebstrap mmdebstrap
 buildah buildah
 docker-compose docker-compose
 ccache ccache
+zsh zsh
+fish fish
+man man-db
+mandoc mandoc
 TOOLS
     can_fuzz || missing+=(clang)
     if [ "${#missing[@]}" -eq 0 ] || ! can_install; then

@@ -14,7 +14,7 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 
@@ -28,12 +28,15 @@ from plog.errors import (
 from plog.ops.log_lines import LineFormatter
 from plog.printable import printable, printable_json
 
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
 COMMANDS = {
     "server": "Run a broker.",
     "cluster": "Show brokers, controller, versions, features and offline partitions.",
     "topics": "List, describe, create, change and delete topics.",
-    "produce": "Write lines of text to a topic.",
-    "consume": "Print the records of a topic.",
+    "produce": "Write lines of text or JSON to a topic.",
+    "consume": "Print the records of topics.",
     "groups": "Show the progress and lag of consumer groups; reset and delete their offsets.",
     "transactions": "Inspect transactions; abort hanging ones.",
     "configs": "Show and change the settings of topics, brokers and groups.",
@@ -48,6 +51,7 @@ COMMANDS = {
     "bundle": "Collect everything that helps to find a problem into one file.",
     "dump-log": "Print the contents of log segments, indexes and snapshots.",
     "kafka-scripts": "Install scripts with the names and options of Kafka's.",
+    "completion": "Print the script that completes command lines in a shell.",
 }
 
 INTERRUPTED = 128 + 2
@@ -70,6 +74,19 @@ class LazyGroup(click.Group):
         module = importlib.import_module(f"plog.cli.{name.replace('-', '_')}")
         command: click.Command = module.command
         return command
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem[str]]:
+        """Complete the name of a command, without importing the commands."""
+        from click.shell_completion import CompletionItem
+
+        return [
+            *(
+                CompletionItem(n, help=text)
+                for n, text in COMMANDS.items()
+                if n.startswith(incomplete)
+            ),
+            *click.Command.shell_complete(self, ctx, incomplete),
+        ]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands without importing them."""
@@ -100,6 +117,10 @@ def plog() -> None:
 def main(arguments: list[str] | None = None) -> NoReturn:
     """Run the command line and exit with its status."""
     given = sys.argv[1:] if arguments is None else arguments
+    if "_PLOG_COMPLETE" in os.environ:  # a shell completes a line
+        from plog.cli.completion import register
+
+        register()
     if logging.lastResort is not None:  # the client's warnings look like our own lines
         logging.lastResort.setFormatter(LineFormatter("plog: %(message)s"))
     try:

@@ -24,6 +24,7 @@ K = TypeVar("K")
 T = TypeVar("T")
 
 BOOTSTRAP_DEFAULT = "127.0.0.1:9092"
+BOOTSTRAP_VARIABLE = "PLOG_BOOTSTRAP_SERVER"
 ELECTION_S = 2.0
 """How long a partition may lack a leader before we say so; a new topic's do at first."""
 MOST_NAMED = 3
@@ -42,7 +43,7 @@ def bootstrap_option(function: F) -> F:
         "bootstrap",
         default=BOOTSTRAP_DEFAULT,
         show_default=True,
-        envvar="PLOG_BOOTSTRAP_SERVER",
+        envvar=BOOTSTRAP_VARIABLE,
         metavar="HOST:PORT,...",
         help="Address of a broker; several addresses in case one is down.",
     )(function)

@@ -1,0 +1,210 @@
+"""Completion: the words for a line, and the lines that bash, zsh and fish make of them on TAB."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from plog.cli import plog
+from plog.cli.cluster_names import ASKED, WAIT_S
+from plog.cli.completion import COMPLETE_VARIABLE, SHELLS, line_words
+from plog.client.producer import Producer
+from plog.types import TopicPartition
+from tests.cli.conftest import ROOT, environment
+from tests.cli.test_groups import commit
+from tests.cli.test_help import COMMANDS, find
+from tests.servers import free_port
+from tests.terminal.terminal import Terminal
+
+PROMPT = "ready> "
+
+
+@pytest.fixture(scope="module")
+def names(broker) -> None:
+    """Topics, groups and transactional ids to complete; one topic cannot be typed as it is."""
+    from plog.client.admin import Admin
+
+    with Admin(broker.bootstrap) as admin:
+        for topic in ("gates.arrivals", "gates.departures", "quakes"):
+            admin.create_topic(topic)
+    for group in ("sensors-a", "sensors-b", "sensors; rm -rf ~", "sensors$(id)"):
+        commit(broker, group, {TopicPartition("quakes", 0): 0})
+    with Producer(broker.bootstrap, transactional_id="tellers-1") as producer:
+        producer.init_transactions()
+
+
+Complete = Callable[..., list[str]]
+
+
+@pytest.fixture
+def complete(broker, names, monkeypatch) -> Complete:
+    """Return the words that plog reports to a shell for a line."""
+
+    def complete(line: str, shell: str = "zsh", bootstrap: str | None = None) -> list[str]:
+        monkeypatch.setenv("PLOG_BOOTSTRAP_SERVER", bootstrap or broker.bootstrap)
+        monkeypatch.setenv("COMP_LINE", line)
+        found = SHELLS[shell](plog, {}, "plog", COMPLETE_VARIABLE).complete()
+        return [each.split("\t")[1] for each in found.splitlines()]
+
+    return complete
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("plog to", ["topics", "top"]),
+        ("plog topics del", ["delete", "delete-records"]),
+        ("plog topics list --int", ["--internal"]),
+        ("plog topics describe gat", ["gates.arrivals", "gates.departures"]),
+        ("plog topics describe 'gat", ["gates.arrivals", "gates.departures"]),
+        ("plog topics describe --json gates.a", ["gates.arrivals"]),
+        ("PLOG_METRICS=a:1 /usr/bin/plog topics describe qu", ["quakes"]),
+        ("plog topics describe __c", ["__consumer_offsets"]),
+        ("plog topics create qu", []),
+        ("plog consume qua", ["quakes"]),
+        ("plog consume quakes --group sens", ["sensors-a", "sensors-b"]),
+        ("plog groups delete sensors-a sens", ["sensors-b"]),
+        ("plog groups reset sensors-a --topic=qu", ["--topic=quakes"]),
+        ("plog groups list --state prepar", ["preparingrebalance"]),
+        ("plog transactions describe tell", ["tellers-1"]),
+        ("plog configs describe b", ["broker"]),
+        ("plog configs describe broker ", ["0", "default"]),
+        ("plog configs describe topic qu", ["quakes"]),
+        ("plog configs set topic quakes retention.", ["retention.bytes=", "retention.ms="]),
+        ("plog configs reset topic quakes retention.m", ["retention.ms"]),
+        ("plog configs set group sensors-a share.x", []),
+        ("plog features set transaction.", ["transaction.version"]),
+        ("plog nothing qu", []),
+        ("plog completion ", ["bash", "zsh", "fish"]),
+    ],
+)
+def test_words_that_fit_are_reported(complete: Complete, line: str, words: list[str]) -> None:
+    assert complete(line) == words
+
+
+def test_bash_gets_the_part_behind_the_last_break(complete: Complete) -> None:
+    assert complete("plog groups reset sensors-a --topic=qu", "bash") == ["quakes"]
+    assert complete("plog topics describe gates.a", "bash") == ["gates.arrivals"]
+
+
+def test_broker_that_the_line_names_is_asked(complete: Complete, broker) -> None:
+    nothing = f"127.0.0.1:{free_port()}"
+    line = f"plog topics describe -b {broker.bootstrap} qu"
+    assert complete(line, bootstrap=nothing) == ["quakes"]
+    line = f"plog topics describe --bootstrap-server={broker.bootstrap} qu"
+    assert complete(line, bootstrap=nothing) == ["quakes"]
+
+
+def test_broker_that_does_not_answer_gives_no_names_in_a_second(complete: Complete, capfd) -> None:
+    assert complete("plog topics describe ", bootstrap=f"127.0.0.1:{free_port()}") == []
+    assert complete("plog topics describe ", bootstrap="no address") == []
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        begun = time.monotonic()
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        assert complete("plog topics describe ", bootstrap=address) == []
+        assert time.monotonic() - begun < WAIT_S + 30  # and not for the timeout of each request
+    assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("", [""]),
+        ("plog", ["plog"]),
+        ("plog ", ["plog", ""]),
+        ("plog a\\ b 'c d", ["plog", "a b", "c d"]),
+        ("plog 'a' \"", ["plog", "a", ""]),
+    ],
+)
+def test_line_is_divided_as_a_shell_does(line: str, words: list[str]) -> None:
+    assert line_words(line) == words
+
+
+def test_every_parameter_with_a_name_of_the_cluster_is_completed() -> None:
+    """A metavar says what a parameter takes; its name decides how it is completed."""
+    taking = {"TOPIC", "GROUP", "TRANSACTIONAL_ID", "FEATURE"}
+    for path in COMMANDS:
+        command = find(path)
+        for parameter in command.params:
+            metavar = parameter.make_metavar(click.Context(command)).strip("[]").rstrip(".")
+            if metavar.partition("[")[0] in taking:
+                assert parameter.name in ASKED, (path, parameter.name)
+
+
+# -- in real shells
+
+START = {
+    "bash": "exec bash --noprofile --rcfile {rc} -i",
+    "zsh": "ZDOTDIR={directory} exec zsh -i",
+    "fish": "exec fish -i -C 'source {rc}'",
+}
+RC = {
+    "bash": f"PS1='{PROMPT}'\nbind 'set show-all-if-ambiguous on'\nsource {{script}}\n",
+    "zsh": f"PS1='{PROMPT}'\nfpath=({{functions}} $fpath)\nautoload -Uz compinit\n"
+    "compinit -u -d {directory}/dump\n",
+    "fish": f"function fish_prompt; echo -n '{PROMPT}'; end\nset -g fish_greeting\n"
+    "source {script}\n",
+}  # fmt: skip
+
+
+@pytest.fixture(params=list(SHELLS))
+def shell(request, broker, names, tmp_path: Path) -> Iterator[Terminal]:
+    """An interactive shell with plog's script, which the package installs for all users."""
+    if shutil.which(request.param) is None:
+        pytest.skip(f"there is no {request.param}")
+    (tmp_path / "plog").write_text(f'#!/bin/sh\nexec {sys.executable} -m plog "$@"\n')
+    (tmp_path / "plog").chmod(0o755)
+    functions = tmp_path / "functions"
+    functions.mkdir()
+    script = functions / "_plog"
+    script.write_text(SHELLS[request.param].script)
+    places = {
+        "script": script,
+        "functions": functions,
+        "directory": tmp_path,
+        "rc": tmp_path / ".zshrc",
+    }
+    places["rc"].write_text(RC[request.param].format(**places))
+    variables = {
+        **environment(broker.bootstrap),
+        "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}",
+        "PYTHONPATH": str(ROOT),
+        "HOME": str(tmp_path),
+        "LANG": "C.UTF-8",
+    }
+    terminal = Terminal(START[request.param].format(**places), tmp_path, variables, lines=50)
+    terminal.wait_for(PROMPT.rstrip(), 20)
+    yield terminal
+    terminal.close()
+
+
+def test_tab_completes_commands_options_and_names(shell: Terminal, broker) -> None:
+    def on_tab(typed: str, shown: str) -> None:
+        """Type a part and TAB, wait for the completed line, and clear it."""
+        shell.type(f"{typed}\t")
+        shell.wait_for(f"{PROMPT}{shown}", 15)
+        shell.type("\x15")  # Ctrl-U
+
+    on_tab("plog consum", "plog consume")
+    on_tab("plog topics desc", "plog topics describe")
+    on_tab("plog topics describe --js", "plog topics describe --json")
+    on_tab("plog topics describe gates.a", "plog topics describe gates.arrivals")
+    on_tab("plog groups reset sensors-a --topic=qua", "plog groups reset sensors-a --topic=quakes")
+    on_tab(
+        "plog configs set topic quakes retention.m", "plog configs set topic quakes retention.ms="
+    )
+    named = f"plog topics describe -b {broker.bootstrap}"
+    on_tab(f"{named} gates.d", f"{named} gates.departures")
+    # Several words fit: they are listed, and no name is run as a command.
+    shell.type("plog groups describe sens\t\t")
+    shell.wait_for("sensors-b", 15)
+    assert "rm -rf" not in shell.text
+    assert "uid=" not in shell.text
