@@ -8,6 +8,7 @@ for Spark, which is to find the format by its name where the wheel is installed.
 
 from __future__ import annotations
 
+import gzip
 import itertools
 import json
 import os
@@ -30,6 +31,8 @@ import yaml
 from packaging.version import Version
 
 from plog._native import batch
+from plog.cli import COMMANDS
+from plog.cli.completion import SHELLS
 from plog.client.admin import Admin
 from plog.client.producer import Producer
 from plog.protocol import record_batch
@@ -660,6 +663,30 @@ def test_files_that_a_package_lacks_are_found(tmp_path: Path) -> None:
 def test_pages_in_the_package_name_files_that_it_has(package: Path, tmp_path: Path) -> None:
     run("dpkg-deb", "-x", package, tmp_path)
     assert dangling(tmp_path / "usr/share/doc/plog", tmp_path) == []
+    assert_shell_files(tmp_path)
+
+
+def assert_shell_files(root: Path) -> None:
+    """Check the completion and the manual pages in a package's files."""
+    share = root / "usr/share"
+    for shell, place in (
+        ("bash", "bash-completion/completions/plog"),
+        ("zsh", "zsh/vendor-completions/_plog"),
+        ("fish", "fish/vendor_completions.d/plog.fish"),
+    ):
+        assert (share / place).read_text("utf-8") == SHELLS[shell].script
+    pages = {path.name: gzip.decompress(path.read_bytes()) for path in share.glob("man/man1/*")}
+    assert pages.keys() == {"plog.1.gz", *(f"plog-{name}.1.gz" for name in COMMANDS)}
+    assert all(text.startswith(b".TH ") for text in pages.values())
+    assert not list(root.rglob("__pycache__"))
+
+
+def test_completion_and_manual_pages_are_where_shells_and_man_look(tmp_path: Path) -> None:
+    lib = tmp_path / "opt/plog/lib"
+    lib.mkdir(parents=True)
+    (lib / "plog").symlink_to(ROOT / "plog")
+    of_library("install_shell_files", tmp_path, sys.executable, cwd=ROOT)
+    assert_shell_files(tmp_path)
 
 
 @pytest.mark.timeout(BUILD_TIMEOUT_S)

@@ -121,6 +121,29 @@ install_pages() {
     sed -f systemd/deb/pages.sed systemd/deb/examples.md >"$doc/examples/README.md"
 }
 
+# install_shell_files ROOT PYTHON : what shells and man have of the program in ROOT/opt/plog: the completion of
+# command lines, where each shell looks for that of packages, and the manual pages.
+install_shell_files() {
+    local root=$1 python=$2 shell file
+    while read -r shell file; do
+        mkdir -p "$(dirname "$root/usr/share/$file")"
+        plog_of "$root" "$python" completion "$shell" >"$root/usr/share/$file"
+    done <<FILES
+bash bash-completion/completions/plog
+zsh zsh/vendor-completions/_plog
+fish fish/vendor_completions.d/plog.fish
+FILES
+    plog_of "$root" "$python" man "$root/usr/share/man/man1" >/dev/null
+    gzip -9n "$root/usr/share/man/man1"/*.1
+}
+
+# plog_of ROOT PYTHON ARGUMENT... : runs the program in ROOT/opt/plog, which gets no byte code by that.
+plog_of() {
+    local lib=$1/opt/plog/lib python=$2
+    shift 2
+    PYTHONPATH=$lib "$python" -B -m plog "$@" </dev/null
+}
+
 # build_deb OUT : sets `package`.
 build_deb() {
     local out=$1 stage version architecture made name glibc file system_python
@@ -156,6 +179,8 @@ LAUNCHER
     install -m 644 systemd/plog.sysusers.conf "$stage/root/usr/lib/sysusers.d/plog.conf"
     install -m 644 systemd/plog.tmpfiles.conf "$stage/root/usr/lib/tmpfiles.d/plog.conf"
     install_pages "$stage/root/usr/share/doc/plog"
+    quietly "writing the completion of shells and the manual pages" \
+        install_shell_files "$stage/root" "$system_python"
     install -m 755 systemd/deb/postinst systemd/deb/prerm systemd/deb/postrm "$stage/root/DEBIAN"
     name=$(basename "$system_python")
     sed -i "s|@python@|$system_python|" "$stage/root/DEBIAN/postinst"

@@ -145,8 +145,8 @@ HEADERS
 }
 
 # What the tests use beside Python: other people's clients and what builds them (Maven is content with
-# the JRE), systemd's own checks, a small host to install on, a builder of images, and a cache of compiled
-# kernels. None is a reason to give up: the tests say what they lack.
+# the JRE), systemd's own checks, a small host to install on, a builder of images, a cache of compiled
+# kernels, shells and man. None is a reason to give up: the tests say what they lack.
 install_test_tools() {
     local command package missing=()
     while read -r command package; do

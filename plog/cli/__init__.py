@@ -52,6 +52,7 @@ COMMANDS = {
     "dump-log": "Print the contents of log segments, indexes and snapshots.",
     "kafka-scripts": "Install scripts with the names and options of Kafka's.",
     "completion": "Print the script that completes command lines in a shell.",
+    "man": "Write the manual pages of the commands.",
 }
 
 INTERRUPTED = 128 + 2

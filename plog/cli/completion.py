@@ -205,7 +205,7 @@ def _complete(
 @click.command()
 @click.argument("shell", type=click.Choice(list(SHELLS)))
 def command(shell: str) -> None:
-    """Print the script that completes plog's command lines in SHELL.
+    """Print the script that completes plog's command lines in a shell.
 
     It completes commands, options and their choices. Topics, groups, brokers and transactional ids
     come from the broker that the line names, and setting keys from plog. The package for Debian

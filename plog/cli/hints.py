@@ -47,6 +47,10 @@ def hint(root: click.Group, words: Sequence[str]) -> str | None:
     name = _tool_name(words[0])
     if name in WITHOUT_COUNTERPART:
         return f"plog has no command for {PREFIX}{name}: {WITHOUT_COUNTERPART[name]}"
+    if words[0] == "help":
+        _, count = _command(root, words[1:])
+        if count == len(words) - 1:
+            return f"did you mean: {shell_line(['plog', *words[1:], '--help'])}"
     for suggestion in (translated(root, words), respelt(root, words)):
         if suggestion is not None and suggestion != words and _is_accepted(root, suggestion):
             return f"did you mean: {shell_line(['plog', *suggestion])}"

@@ -174,6 +174,9 @@ def test_command_of_the_page_succeeds(call, command: str) -> None:
         ("topics create x --partition 3", "topics create x --partitions 3"),
         ("groups describe g --member", "groups describe g --members"),
         ("consume x --exit-at-en", "consume x --exit-at-end"),
+        ("help", "--help"),
+        ("help groups reset", "groups reset --help"),
+        ("help nothing", None),
         # Nothing like it, or nothing wrong with the words of the command line themselves.
         ("foo bar", None),
         ("consume x --nonsense", None),
