@@ -88,7 +88,7 @@ def names_for(context: click.Context, parameter: str, beginning: str) -> list[st
         # KEY=VALUE: the value is the user's.
         end = "=" if parameter == "changes" else ""
         names = [f"{key}{end}" for key in _setting_keys(kind)]
-    elif parameter == "name" and kind in ASKED:
+    elif parameter in ("name", "names") and kind in ASKED:
         names = _asked(context, ASKED[kind])
         names += [DEFAULT_BROKER] if kind == "broker" else []
     elif parameter in ASKED and context.info_name != "create":

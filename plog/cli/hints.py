@@ -278,7 +278,7 @@ def _compose(root: click.Group, line: Line, template: Sequence[str]) -> list[str
         words = _bind_option(line, given)
         if words is None:
             return None
-        if words not in options:
+        if words not in options and not set(words) <= set(template):
             options.append(words)
     if line.bound.keys() - set(PLACEHOLDER.findall(" ".join(template))):
         return None  # plog's command has no place for one of the user's words
