@@ -473,6 +473,8 @@ class Controller:
 
     def _write_states(self, effect: WriteStates) -> StatesWritten:
         written, conflicts = self._nodes.write_states(effect.writes)
+        for write in written:
+            log.debug("state of %s: %s", write.partition, write.state)
         leaderless = [one.partition for one in written if one.state.leader == znodes.NO_LEADER]
         text = "%s: no leader, because no in-sync replica is online"
         log_partitions(log, logging.ERROR, text, leaderless)

@@ -590,6 +590,9 @@ class GroupCoordinator:
                     log_level(failure), "group %.100r cannot be stored: %s", group.group_id, failure
                 )
         if group.machine is machine:
+            text = "group %.100r stores generation %d with %s: %s"
+            members, name = counted(len(machine.roster), "member"), error.name
+            log.debug(text, group.group_id, machine.generation, members, name)
             self._feed(group, Stored(ticket, error))
 
 

@@ -362,6 +362,9 @@ class TxnCoordinator:
                     txn.transactional_id,
                     failure,
                 )
+        state = "forgotten" if effect.value is None else effect.value.state.name
+        text = "transactional id %.100r stores its state %s: %s"
+        log.debug(text, txn.transactional_id, state, error.name)
         self._feed(shard, txn, Stored(effect.ticket, error))
 
     async def _complete_later(self, shard: TxnShard, txn: Txn) -> None:

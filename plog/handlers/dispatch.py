@@ -15,6 +15,7 @@ from plog._native.histogram import Histogram
 from plog.errors import ErrorCode, InvalidRequest
 from plog.handlers.context import Context, Services
 from plog.handlers.registry import Answer, Handler, load
+from plog.handlers.request_log import is_logged, log_request
 from plog.handlers.response_errors import ResponseErrors
 from plog.network.control_plane import NO_REPLY, CloseConnection, Connection, Reply
 from plog.protocol import codec, framing
@@ -80,6 +81,9 @@ class Dispatcher:
     def _reply(self, connection: Connection, header: RequestHeader, answer: Answer) -> Reply:
         took_us = time.monotonic_ns() // 1000 - connection.received_us
         self.times[header.api_key].note(took_us)
+        if is_logged():
+            api = self._handlers[header.api_key].request.__name__.removesuffix("Request")
+            log_request(api, connection, header, took_us, answer)
         if answer is None:
             return NO_REPLY
         self.errors.note(header.api_key, answer)

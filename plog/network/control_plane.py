@@ -372,6 +372,8 @@ class ControlPlane:
                 event.peer,
                 self._work,
             )
+            name = self._listeners[event.listener_id].name
+            log.debug("opened connection from %s on %s", event.peer, name)
         elif kind == LEFT:
             self._on_left(self._connections[event.connection_id])
         elif kind == CLOSED:

@@ -14,6 +14,7 @@ that takes it.
 
 from __future__ import annotations
 
+import logging
 import random
 import threading
 import uuid
@@ -63,6 +64,8 @@ from plog.types import NO_OFFSET, TopicPartition
 
 COMPACT, DELETE = "compact", "delete"
 """Values of `cleanup.policy`."""
+
+_log = logging.getLogger(__name__)
 
 HIGH_WATERMARK = -1
 """Offset in DeleteRecords that means the high watermark."""
@@ -476,6 +479,7 @@ class Log:
                 rolled = self._segments.roll(self._settings)
             if rolled is None:
                 return
+            _log.debug("%s: rolled at offset %d", self.topic_partition, rolled.base_offset)
             self._set_limits()
         self._owner.soon(self, partial(self._snapshot_at_roll, rolled))
         self._owner.commit(self, report_nothing)

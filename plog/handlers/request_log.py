@@ -1,0 +1,71 @@
+"""A log line at DEBUG for each request that a handler answers.
+
+A line has the API, the client's address and id, the time from the request's arrival to its response
+and the errors in the response. Never has contents: these may be secrets. Requests that the network
+threads answer themselves, ordinary Produce and Fetch, have no line; the metrics page counts them.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+
+from plog.errors import ErrorCode
+from plog.network.control_plane import Connection
+from plog.protocol.framing import RequestHeader
+from plog.protocol.schema import Struct
+
+log = logging.getLogger(__name__)
+
+ERROR_FIELD = "error_code"
+NO_RESPONSE, NO_ERROR = "no response", "no error"
+
+
+def is_logged() -> bool:
+    """Return whether requests are logged now."""
+    return log.isEnabledFor(logging.DEBUG)
+
+
+def log_request(
+    api: str, connection: Connection, header: RequestHeader, took_us: int, response: Struct | None
+) -> None:
+    """Log an answered request; without a response for acks=0."""
+    log.debug(
+        "%s v%d from %s, client %.100r, correlation id %d: %.2f ms, %s",
+        api,
+        header.api_version,
+        connection.peer,
+        header.client_id,
+        header.correlation_id,
+        took_us / 1000,
+        NO_RESPONSE if response is None else errors_of(response),
+    )
+
+
+def errors_of(response: Struct) -> str:
+    """Return the errors of a response by name, each with its number if it is there repeatedly."""
+    found: Counter[int] = Counter()
+    pending: list[Struct] = [response]
+    while pending:
+        struct = pending.pop()
+        for field in struct.fields:
+            value = getattr(struct, field.name)
+            if field.name == ERROR_FIELD and value:
+                found[value] += 1
+            elif isinstance(value, Struct):
+                pending.append(value)
+            elif isinstance(value, list) and value and isinstance(value[0], Struct):
+                pending += value
+    if not found:
+        return NO_ERROR
+    return ", ".join(
+        _name(code) + (f" ({count} times)" if count > 1 else "")
+        for code, count in sorted(found.items())
+    )
+
+
+def _name(code: int) -> str:
+    try:
+        return ErrorCode(code).name
+    except ValueError:
+        return str(code)
