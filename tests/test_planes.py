@@ -32,6 +32,7 @@ ONE_PLANE = {
     "compat/test_kafka_groups.py": "of groups; test_kafka_files reads and writes records",
     "coordinator/conftest.py": "commits offsets, and neither writes nor reads records",
     "handlers/test_acks_all.py": "sends by both paths of one broker in each run",
+    "handlers/test_broker_loggers.py": "sends one record, to see that the fast path logs no line",
     "handlers/test_api_versions.py": "sends no records to a broker of its own",
     "handlers/test_fast_*.py": "of the fast path alone",
     "coordinator/*": "commits offsets, and neither writes nor reads records",

@@ -1,4 +1,4 @@
-"""`plog configs`: show and change the settings of topics, brokers and consumer groups."""
+"""`plog configs`: show and change settings of topics, brokers and groups, and log levels."""
 
 from __future__ import annotations
 
@@ -16,11 +16,13 @@ from plog.cli.output import (
     raise_all,
     say,
 )
-from plog.client.admin import APPEND, BROKER, DELETE, GROUP, SET, SUBTRACT, TOPIC, Admin
+from plog.client.admin import APPEND, BROKER, DELETE, GROUP, LOGGER, SET, SUBTRACT, TOPIC, Admin
 
-KINDS = {"topic": TOPIC, "broker": BROKER, "group": GROUP}
+LOGGERS = "broker-logger"
+KINDS = {"topic": TOPIC, "broker": BROKER, LOGGERS: LOGGER, "group": GROUP}
 ALL_BROKERS = "default"
 COLUMNS = ["Name", "Key", "Value", "Source", "Read only", "Documentation"]
+LEVEL_COLUMNS = ["Name", "Logger", "Level"]
 
 _CHANGE = re.compile(r"(?P<key>[^=]+?)\s*(?P<operation>[+-]?)=(?P<value>.*)", re.DOTALL)
 _OPERATIONS = {"": SET, "+": APPEND, "-": SUBTRACT}
@@ -28,12 +30,15 @@ _OPERATIONS = {"": SET, "+": APPEND, "-": SUBTRACT}
 
 @click.group()
 def command() -> None:
-    """Show and change the settings of topics, brokers and consumer groups.
+    """Show and change the settings of topics, brokers and groups, and log levels.
 
-    A resource is a KIND (topic, broker or group) and a NAME: the name of the topic or group, the
-    id of a broker, or "default" for all brokers. Changes take effect at once and survive a
-    restart. The settings of a group apply to consumers with group.protocol=consumer; the group
-    does not have to exist yet.
+    A resource is a KIND (topic, broker, broker-logger or group) and a NAME: the name of the topic
+    or group, the id of a broker, or "default" for all brokers. Changes take effect at once and
+    survive a restart. The settings of a group apply to consumers with group.protocol=consumer;
+    the group does not have to exist yet.
+
+    The settings of a broker-logger are the log levels of a broker, by logger. They last until the
+    broker stops; `log.levels` in its properties is permanent.
     """
 
 
@@ -60,16 +65,22 @@ def describe(
             names, lambda name: admin.describe_configs(KINDS[kind], _name(kind, name))
         )
     shown = slice(0 if len(names) > 1 else 1, None if doc else -1)
+    columns = COLUMNS
+    if kind == LOGGERS:
+        shown, columns = slice(shown.start, None), LEVEL_COLUMNS
     rows = []
     for name, entries in found.items():
         for entry in entries:
+            if kind == LOGGERS:
+                rows.append([name, entry.name, entry.value][shown])
+                continue
             if entry.source == "default" and not show_all:
                 continue
             value = "(secret)" if entry.sensitive and not as_json else entry.value
             row = [name, entry.name, value, entry.source, entry.read_only, entry.documentation]
             rows.append(row[shown])
     if found:
-        print_rows(rows, COLUMNS[shown], as_json=as_json)
+        print_rows(rows, columns[shown], as_json=as_json)
     raise_all(faults)
 
 
@@ -91,6 +102,7 @@ def set_configs(
       plog configs set topic flights retention.ms=86400000 compression.type=zstd
       plog configs set broker default log.retention.ms=86400000
       plog configs set group billing consumer.session.timeout.ms=60000
+      plog configs set broker-logger 0 plog.storage=DEBUG
     """
     if wrong := [repr(change) for change in changes if not _CHANGE.fullmatch(change)]:
         are = "is" if len(wrong) == 1 else "are"
@@ -118,7 +130,7 @@ def set_configs(
 def reset(
     kind: str, name: str, keys: tuple[str, ...], bootstrap: str, as_json: bool, dry_run: bool
 ) -> None:
-    """Reset settings to their defaults."""
+    """Reset settings to their defaults; a logger then has the level of the one above it."""
     changes: list[tuple[str, int, str | None]] = [(key, DELETE, None) for key in keys]
     with Admin(bootstrap) as admin:
         _check_keys(admin, kind, _name(kind, name), keys, refuses=True)
@@ -129,7 +141,7 @@ def reset(
 def _print_outcome(
     done: str, kind: str, name: str, keys: list[str], *, as_json: bool, dry_run: bool
 ) -> None:
-    resource = f"{kind.capitalize()} {name}"
+    resource = f"Loggers of broker {name}" if kind == LOGGERS else f"{kind.capitalize()} {name}"
     text = f"{resource}: {done} {', '.join(keys)}."
     if dry_run:
         text = f"{resource}: nothing changed yet; {', '.join(keys)} can be {done}."
@@ -149,6 +161,8 @@ def _check_keys(admin: Admin, kind: str, name: str, keys: Iterable[str], *, refu
     Raises:
         InvalidConfig: some keys are unknown; the message names each.
     """
+    if kind == LOGGERS:
+        return  # the broker knows its loggers
     from plog.errors import InvalidConfig
     from plog.settings import BrokerSettings, GroupSettings, TopicSettings
     from plog.settings.kafka_only import why_without_effect

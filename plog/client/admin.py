@@ -61,7 +61,7 @@ T = TypeVar("T")
 
 UP, DOWN_SAFELY = 1, 2
 """Direction in which a feature's level changes."""
-TOPIC, BROKER, GROUP = 2, 4, 32
+TOPIC, BROKER, LOGGER, GROUP = 2, 4, 8, 32
 """Resource types of configs."""
 SET, DELETE, APPEND, SUBTRACT = range(4)
 """Operations on one config (KIP-339)."""
@@ -321,6 +321,8 @@ class Admin(Administration):
     ) -> list[ConfigEntry]:
         """Return the settings of a topic or group (TOPIC, GROUP, its name) or broker (BROKER, id).
 
+        The log levels of a broker are settings too (LOGGER, the broker's id).
+
         Args:
             name: with BROKER, "" is what all brokers share.
             keys: only these settings; all by default.
@@ -342,7 +344,7 @@ class Admin(Administration):
         )
         answer = self._ask_about(resource_type, name, request, DescribeConfigsResponse)
         (result,) = answer.results
-        _raise(result.error_code, result.error_message, f"configs of {name or 'all brokers'!r}")
+        _raise(result.error_code, result.error_message, _configs_of(resource_type, name))
         return [
             ConfigEntry(
                 config.name,
@@ -366,7 +368,7 @@ class Admin(Administration):
         """Change settings, each (key, SET | DELETE | APPEND | SUBTRACT, value).
 
         Raises:
-            InvalidConfig: no such key, or an invalid value.
+            InvalidConfig: no such key, or an invalid value; no such logger or level.
             UnknownTopicOrPartition: no such topic.
             InvalidRequest: no such broker, or one key twice.
         """
@@ -387,7 +389,7 @@ class Admin(Administration):
         )
         answer = self._ask_about(resource_type, name, request, IncrementalAlterConfigsResponse)
         for result in answer.responses:
-            _raise(result.error_code, result.error_message, f"configs of {name or 'all brokers'!r}")
+            _raise(result.error_code, result.error_message, _configs_of(resource_type, name))
 
     def features(self) -> list[FeatureLevels]:
         """Return the features that the controller knows, by name."""
@@ -478,7 +480,7 @@ class Admin(Administration):
 
     def _ask_about(self, resource_type: int, name: str, request: Struct, response: type[R]) -> R:
         """Ask the broker that knows a resource: the named broker, or any broker."""
-        if resource_type != BROKER or not name:
+        if resource_type not in (BROKER, LOGGER) or not name:
             return self._cluster.ask_any(request, response)
         self._cluster.refresh([])
         known = self._cluster.nodes
@@ -499,6 +501,12 @@ class Admin(Administration):
                     raise
             time.sleep(RETRY_BACKOFF_S)
             self._cluster.refresh([])
+
+
+def _configs_of(resource_type: int, name: str) -> str:
+    if resource_type == LOGGER:
+        return f"log levels of broker {name}"
+    return f"configs of {name or 'all brokers'!r}"
 
 
 def _raise(code: int, message: str | None, what: str) -> None:

@@ -1,6 +1,7 @@
 """Configs of topics, brokers and groups: described, altered, and which there are.
 
-Checks and writes are the cluster's (`ConfigAdmin`), descriptions the settings'.
+Checks and writes are the cluster's (`ConfigAdmin`), descriptions the settings'. Log levels are
+configs too; `broker_loggers` has them.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from plog.errors import (
     KafkaError,
     UnknownTopicOrPartition,
 )
+from plog.handlers.broker_loggers import alter_loggers, describe_loggers
 from plog.handlers.context import Context
 from plog.handlers.registry import handles
 from plog.protocol.messages.configs import (
@@ -111,6 +113,9 @@ def _describe(
             resource_name=resource.resource_name,
             configs=[],
         )
+    # As from Kafka: that of a logger is empty, never null.
+    is_logger = resource.resource_type == ResourceType.LOGGER
+    with_documentation = request.include_documentation or is_logger
     return DescribeConfigsResult(
         error_code=ErrorCode.NONE,
         error_message="",  # not null, as from Kafka
@@ -131,7 +136,7 @@ def _describe(
                 if request.include_synonyms
                 else [],
                 config_type=entry.type,
-                documentation=entry.doc if request.include_documentation else None,
+                documentation=entry.doc if with_documentation else None,
             )
             for entry in entries
         ],
@@ -154,6 +159,8 @@ def _entries(ctx: Context, resource: DescribeConfigsResource) -> list[ConfigEntr
         if not name:
             raise InvalidRequest("the group name is empty")
         return settings.describe_group(name, keys)
+    if resource.resource_type == ResourceType.LOGGER:
+        return describe_loggers(ctx, name, keys)
     if resource.resource_type != ResourceType.BROKER:
         raise InvalidRequest(f"resources of type {resource.resource_type} have no configs")
     if name == CLUSTER_DEFAULT:
@@ -175,7 +182,7 @@ LISTED_TYPES_SINCE = 1
 def list_config_resources(
     ctx: Context, request: ListConfigResourcesRequest
 ) -> ListConfigResourcesResponse:
-    """List brokers and topics, and the groups that something is set for."""
+    """List brokers (also as the names of their loggers), topics, and groups with own configs."""
     types = request.resource_types or list(ResourceType)
     if ctx.version < LISTED_TYPES_SINCE:
         types = [ResourceType.CLIENT_METRICS]
@@ -196,7 +203,7 @@ def _listed(ctx: Context, kind: ResourceType) -> list[str]:
     match kind:
         case ResourceType.TOPIC:
             return sorted(cluster.topics)
-        case ResourceType.BROKER:
+        case ResourceType.BROKER | ResourceType.LOGGER:
             return [str(broker_id) for broker_id in sorted(cluster.brokers)]
         case ResourceType.GROUP:
             return sorted(ctx.services.settings.groups())
@@ -211,7 +218,10 @@ def _listed(ctx: Context, kind: ResourceType) -> list[str]:
 async def alter_configs(ctx: Context, request: AlterConfigsRequest) -> AlterConfigsResponse:
     """Replace all settings of each resource."""
 
-    async def replace(entity: ConfigEntity, resource: AlterConfigsResource) -> None:
+    async def replace(resource: AlterConfigsResource) -> None:
+        if resource.resource_type == ResourceType.LOGGER:
+            raise InvalidRequest("AlterConfigs sets no log levels: use IncrementalAlterConfigs")
+        entity = _entity(resource.resource_type, resource.resource_name)
         keys = [config.name for config in resource.configs]
         if len(set(keys)) < len(keys):
             raise InvalidRequest("duplicate key")
@@ -231,22 +241,24 @@ async def incremental_alter_configs(
 ) -> IncrementalAlterConfigsResponse:
     """Change some settings of each resource (KIP-339)."""
 
-    async def alter(entity: ConfigEntity, resource: IncrementalAlterConfigsResource) -> None:
-        await ctx.in_thread(
-            ctx.services.configs.alter,
-            entity,
-            [
-                Alteration(config.name, config.config_operation, config.value)
-                for config in resource.configs
-            ],
-            validate_only=request.validate_only,
-        )
+    async def alter(resource: IncrementalAlterConfigsResource) -> None:
+        alterations = [
+            Alteration(config.name, config.config_operation, config.value)
+            for config in resource.configs
+        ]
+        validate_only, name = request.validate_only, resource.resource_name
+        if resource.resource_type == ResourceType.LOGGER:
+            alter_loggers(ctx, name, alterations, validate_only=validate_only)
+            return
+        entity = _entity(resource.resource_type, name)
+        alter = ctx.services.configs.alter
+        await ctx.in_thread(alter, entity, alterations, validate_only=validate_only)
 
     return IncrementalAlterConfigsResponse(responses=await _alter_all(request.resources, alter))
 
 
 async def _alter_all(
-    resources: Sequence[R], change: Callable[[ConfigEntity, R], Awaitable[None]]
+    resources: Sequence[R], change: Callable[[R], Awaitable[None]]
 ) -> list[AlterConfigsResourceResponse]:
     named = Counter((resource.resource_type, resource.resource_name) for resource in resources)
     return [
@@ -256,13 +268,13 @@ async def _alter_all(
 
 
 async def _alter(
-    resource: R, change: Callable[[ConfigEntity, R], Awaitable[None]], is_twice: bool
+    resource: R, change: Callable[[R], Awaitable[None]], is_twice: bool
 ) -> AlterConfigsResourceResponse:
     code, message = ErrorCode.NONE, None
     try:
         if is_twice:
             raise InvalidRequest("duplicate resource")
-        await change(_entity(resource.resource_type, resource.resource_name), resource)
+        await change(resource)
     except KafkaError as refusal:
         code, message = refusal.code, str(refusal)
     return AlterConfigsResourceResponse(

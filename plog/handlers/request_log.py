@@ -1,8 +1,9 @@
 """A log line at DEBUG for each request that a handler answers.
 
-A line has the API, the client's address and id, the time from the request's arrival to its response
-and the errors in the response. Never has contents: these may be secrets. Requests that the network
-threads answer themselves, ordinary Produce and Fetch, have no line; the metrics page counts them.
+A line has the API and its version, the correlation id, the client's address and id, the time from
+the request's arrival to its response, and the errors in the response. Never has contents: these may
+be secrets. Requests that the network threads answer themselves, ordinary Produce and Fetch, have no
+line; the metrics page counts them.
 """
 
 from __future__ import annotations
@@ -31,12 +32,12 @@ def log_request(
 ) -> None:
     """Log an answered request; without a response for acks=0."""
     log.debug(
-        "%s v%d from %s, client %.100r, correlation id %d: %.2f ms, %s",
+        "%s v%d, id %d, from %s, client %.100r: %.2f ms, %s",
         api,
         header.api_version,
+        header.correlation_id,
         connection.peer,
         header.client_id,
-        header.correlation_id,
         took_us / 1000,
         NO_RESPONSE if response is None else errors_of(response),
     )

@@ -6,8 +6,9 @@ A level that is set holds for the logger and for those below it that have no lev
 
 from __future__ import annotations
 
+import difflib
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
@@ -38,6 +39,14 @@ def is_logger(name: str) -> bool:
     """Return whether a name is a logger's, also if its module is not imported yet."""
     exists = name in logging.root.manager.loggerDict
     return exists or name == ROOT or name in _STANDARD or _is_module(name)
+
+
+def unknown_logger(name: str) -> str:
+    """Return the error for a name that is no logger's, with the one that may have been meant."""
+    names = {*logging.root.manager.loggerDict, ROOT, *_STANDARD, *_modules()}
+    close = difflib.get_close_matches(name, sorted(names), n=1)
+    hint = f"; did you mean {close[0]!r}?" if close else ""
+    return f"logger {name[:MAX_NAME]!r} does not exist{hint}"
 
 
 def effective_levels() -> dict[str, str]:
@@ -73,6 +82,12 @@ def reset_level(name: str) -> None:
 
 def _logger(name: str) -> logging.Logger:
     return logging.root if name == ROOT else logging.getLogger(name)
+
+
+def _modules() -> Iterator[str]:
+    for path in _PACKAGE.rglob("*.py"):
+        parts = path.relative_to(_PACKAGE.parent).with_suffix("").parts
+        yield ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
 def _is_module(name: str) -> bool:

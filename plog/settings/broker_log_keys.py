@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from plog.runtime.loggers import LEVELS, is_logger
+from plog.runtime.loggers import LEVELS, is_logger, unknown_logger
 from plog.settings.keys import STRING, ConfigType, Kind, Settings, key
-
-LEVELS_OF_LOGGERS = "`plog configs describe broker-logger ID` lists the loggers"
 
 
 def _level(text: str) -> str:
@@ -21,7 +19,7 @@ def _levels_of_loggers(text: str) -> tuple[tuple[str, str], ...]:
         if not equals:
             raise ValueError(f"{item.strip()!r} is not LOGGER=LEVEL")
         if not is_logger(logger):
-            raise ValueError(f"there is no logger {logger!r}; {LEVELS_OF_LOGGERS}")
+            raise ValueError(unknown_logger(logger))
         if logger in found:
             raise ValueError(f"logger {logger!r} is named twice")
         found[logger] = _level(level)
@@ -51,7 +49,8 @@ class BrokerLogKeys(Settings):
         "log.level",
         LEVEL,
         "Level of the root logger: FATAL, ERROR, WARN, INFO, DEBUG or TRACE. "
-        "The `broker-loggers` resource changes it while the broker runs. This key is plog's own.",
+        "`plog configs set broker-logger ID root=LEVEL` changes it while the broker runs. "
+        "This key is plog's own.",
         default="INFO",
     )
     log_levels = key(
@@ -59,7 +58,8 @@ class BrokerLogKeys(Settings):
         LEVELS_BY_LOGGER,
         "Levels of single loggers, as LOGGER=LEVEL separated by commas: "
         "`plog.storage=DEBUG,plog.network=WARN`. A level also applies to the loggers below. "
-        "The `broker-loggers` resource changes levels while the broker runs. "
+        "`plog configs describe broker-logger ID` lists the loggers of a broker, and "
+        "`plog configs set` changes levels while it runs. "
         "This key is plog's own.",
         default=(),
     )

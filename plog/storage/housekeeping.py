@@ -65,7 +65,8 @@ class Housekeeping:
         """Apply retention to every log; return how many rules found segments to delete."""
         by_topic: dict[str, list[list[str]]] = {}
         now_ms = self._trusted_time.now_ms()
-        for log in self._logs():
+        logs = self._logs()
+        for log in logs:
             try:
                 lines = log.apply_retention(now_ms)
             except KafkaStorageError as error:
@@ -79,6 +80,7 @@ class Housekeeping:
                 _log.info("%s: retention deleted segments of %s", topic, of)
             for line in chain.from_iterable(several):
                 _log.log(logging.DEBUG if len(several) > 1 else logging.INFO, "%s", line)
+        _log.debug("retention has checked %s", counted(len(logs), "partition"))
         return sum(len(lines) for several in by_topic.values() for lines in several)
 
     def expire_producers(self) -> None:

@@ -386,6 +386,30 @@ def test_group_configs_are_described_set_and_reset(call):
     assert described() == {}
 
 
+def test_log_levels_are_described_set_and_reset(call):
+    def level(logger):
+        rows = json.loads(call("configs", "describe", "broker-logger", 0, "--json").stdout)
+        return {row["logger"]: row["level"] for row in rows}[logger]
+
+    assert level("plog.network.control_plane") == level("root") == "INFO"
+    done = call("configs", "set", "broker-logger", 0, "plog.network=TRACE", "plog.ops=ERROR")
+    assert done.stdout == b"Loggers of broker 0: changed plog.network, plog.ops.\n"
+    assert level("plog.network.control_plane") == "TRACE"
+    call("configs", "set", "broker-logger", 0, "plog.network=WARN", "--dry-run")
+    done = call("configs", "reset", "broker-logger", 0, "plog.network", "plog.ops", "--json")
+    assert json.loads(done.stdout)["keys"] == ["plog.network", "plog.ops"]
+    assert level("plog.network.control_plane") == "INFO"
+    for refused, reason in (
+        (["set", "broker-logger", 0, "plog.nothing=INFO"], "'plog.nothing' does not exist"),
+        (["set", "broker-logger", 0, "plog=LOUD"], "'LOUD' is not a log level: use one of FATAL,"),
+        (["set", "broker-logger", "default", "plog=INFO"], "no broker has id 'default'"),
+        (["describe", "broker-logger", 7], "no broker has id '7'; the cluster has 0"),
+        (["reset", "broker-logger", 0, "root"], "the root logger can be set, not reset"),
+        (["set", "broker-logger", 0, "plog+=INFO"], "a log level can only be set or reset"),
+    ):
+        assert reason in error_of(call("configs", *refused, status=1))
+
+
 def test_broker_configs_are_described_and_set(call):
     assert b"listeners" in call("configs", "describe", "broker", "0").stdout
     told = call("configs", "set", "broker", "default", "log.retention.ms=123456789")

@@ -157,6 +157,31 @@ def test_settings_are_shown_and_changed(
     assert "log.retention.ms" not in configs(*node, "--describe")
 
 
+def test_log_levels_are_shown_and_changed(tools: Tools, broker: BrokerProcess) -> None:
+    loggers = ("--entity-type", "broker-loggers", "--entity-name", "0")
+
+    def configs(*arguments: object, status: int = 0) -> str:
+        command = ("ConfigCommand", "--bootstrap-server", broker.bootstrap, *loggers)
+        return tools.run(*command, *arguments, status=status)
+
+    def level(logger: str) -> str:
+        (found,) = re.findall(rf"^ +{re.escape(logger)}=(\w+) ", configs("--describe"), re.M)
+        return str(found)
+
+    assert level("root") == level("plog.storage") == level("plog.storage.log") == "INFO"
+    done = configs("--alter", "--add-config", "plog.storage=DEBUG,plog.storage.log=WARN")
+    assert "Completed updating config for broker-logger 0." in done
+    assert (level("plog.storage"), level("plog.storage.log")) == ("DEBUG", "WARN")
+    configs("--alter", "--delete-config", "plog.storage.log")
+    assert level("plog.storage.log") == "DEBUG"
+    configs("--alter", "--delete-config", "plog.storage")
+    assert level("plog.storage") == "INFO"
+    configs("--alter", "--add-config", "no.such=DEBUG", status=1)
+    configs("--alter", "--add-config", "plog.storage=LOUD", status=1)
+    configs("--alter", "--delete-config", "root", status=1)
+    assert level("root") == level("plog.storage") == "INFO"
+
+
 def codecs_on_disk(broker: BrokerProcess, topic: str) -> set[int]:
     """Return the codecs of partition 0's batches, as their headers number them."""
     logs = (broker.log_dirs[0] / f"{topic}-0").glob("*.log")

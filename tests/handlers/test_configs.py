@@ -250,7 +250,7 @@ REFUSED_RESOURCES = {
     "another broker": ((BROKER, "7"), ErrorCode.INVALID_REQUEST),
     "no broker id": ((BROKER, "first"), ErrorCode.INVALID_REQUEST),
     "broker id in other digits": ((BROKER, "\u0660"), ErrorCode.INVALID_REQUEST),
-    "logger": ((LOGGER, "0"), ErrorCode.INVALID_REQUEST),
+    "loggers of another broker": ((LOGGER, "7"), ErrorCode.INVALID_REQUEST),
     "client metrics": ((METRICS, "m"), ErrorCode.INVALID_REQUEST),
     "group without a name": ((GROUP, ""), ErrorCode.INVALID_REQUEST),
     "nothing known": ((99, "x"), ErrorCode.INVALID_REQUEST),

@@ -6,8 +6,8 @@ import pytest
 
 from plog.settings import BrokerSettings
 
+STORGE, SLASH = "logger 'plog.storge' does not exist", "logger 'plog/broker' does not exist"
 LEVELS = "FATAL, ERROR, WARN, INFO, DEBUG, TRACE"
-LISTS = "`plog configs describe broker-logger ID` lists the loggers"
 
 
 @pytest.mark.parametrize(
@@ -40,11 +40,19 @@ def test_levels_of_loggers_are_a_list(text: str, levels: tuple[tuple[str, str], 
         ("log.levels", "plog", "'plog' is not LOGGER=LEVEL"),
         ("log.levels", "plog=INFO,", "'' is not LOGGER=LEVEL"),
         ("log.levels", "plog=INFO,plog=WARN", "logger 'plog' is named twice"),
-        ("log.levels", "plog.stor=INFO", f"there is no logger 'plog.stor'; {LISTS}"),
-        ("log.levels", "=INFO", f"there is no logger ''; {LISTS}"),
-        ("log.levels", "plog.=INFO", f"there is no logger 'plog.'; {LISTS}"),
-        ("log.levels", "plog/server=INFO", f"there is no logger 'plog/server'; {LISTS}"),
-        ("log.levels", "plog.__pycache__=INFO", f"there is no logger 'plog.__pycache__'; {LISTS}"),
+        (
+            "log.levels",
+            "plog.storge=INFO",
+            f"{STORGE}; did you mean 'plog.storage'?",
+        ),
+        ("log.levels", "=INFO", "logger '' does not exist"),
+        ("log.levels", "plog.=INFO", "logger 'plog.' does not exist; did you mean 'plog'?"),
+        (
+            "log.levels",
+            "plog/server=INFO",
+            "logger 'plog/server' does not exist; did you mean 'plog.server'?",
+        ),
+        ("log.levels", "kafka.log=INFO", "logger 'kafka.log' does not exist"),
     ],
 )
 def test_value_that_is_wrong_is_refused_with_the_reason(key: str, text: str, reason: str) -> None:

@@ -14,7 +14,7 @@ from plog.settings.kafka_only import KAFKA_ONLY
 from plog.settings.kafka_only import REFUSED as NEVER_SET
 from plog.settings.keys import PASSWORD, ConfigType, Update, key
 
-TOPIC, BROKER, CLUSTER, STATIC, DEFAULT, GROUP = ConfigSource
+TOPIC, BROKER, CLUSTER, STATIC, DEFAULT, _LOGGER, GROUP = ConfigSource
 
 
 def entry(entries, name):

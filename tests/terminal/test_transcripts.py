@@ -44,6 +44,7 @@ def test_terminal_shows_what_the_transcript_says(path: Path, tmp_path: Path, req
             "HOME": str(directory),
             "PLOG_BOOTSTRAP_SERVER": broker.bootstrap,
             "PLOG_METRICS": page,
+            "BROKER_LOG": str(broker.log_path),
         }
         environment.pop("COLUMNS", None)
         places = {broker.bootstrap: "127.0.0.1:9092", page: "127.0.0.1:9095", str(directory): "~"}

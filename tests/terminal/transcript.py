@@ -19,7 +19,8 @@ that runs until the transcript ends; its output is not shown. A last line `[stat
 of a command that failed. Files stay from command to command; variables do not.
 
 The text is real: it stands as the terminal showed it when it was recorded. A comparison ignores
-differences between runs: times, ids, the width of columns, and texts that `varies` names. The
+differences between runs: times, ids, the width of columns, and texts that `varies` names.
+`$BROKER_LOG` is the file of the broker's log lines. The
 broker's ports are always shown as 9092 and 9095, the directory of the transcript as `~`.
 """
 

@@ -69,6 +69,9 @@ DESCRIBE = {
     "broker-of-no-number": one(describe((BROKER, "x")), 4),
     "all-brokers": one(describe((BROKER, "")), 4),
     "logger-of-other-broker": one(describe((LOGGER, "1")), 4),
+    "logger-of-broker-of-no-number": one(describe((LOGGER, "x")), 4),
+    "logger-of-all-brokers": one(describe((LOGGER, "")), 4),
+    "unknown-logger": one(describe((LOGGER, "0"), keys=["no.such"]), 4),
     "client-metrics": one(describe((CLIENT_METRICS, "m")), 4),
     "group": one(describe((GROUP, "g")), 4),
     "unknown-type": one(describe((3, "t")), 4),
@@ -241,12 +244,44 @@ INCREMENTAL = {
     "nothing": one(alter(), 1),
 }  # fmt: skip
 
+ROOT_LOGGER = Step(describe((LOGGER, "0"), keys=["root"], documentation=True), 4)
+
+
+def levels(*changes: tuple[str, int, str | None], validate_only: bool = False) -> Case:
+    """Return a case that changes log levels and looks at the root logger's, which is INFO."""
+    request = alter((LOGGER, "0", changes), validate_only=validate_only)
+    info = Step(alter((LOGGER, "0", [("root", SET, "INFO")])), 1)
+    return Case([info, Step(request, 1), ROOT_LOGGER, info, ROOT_LOGGER])
+
+
+LOGGERS = {
+    "set": levels(("root", SET, "WARN")),
+    "validated": levels(("root", SET, "WARN"), validate_only=True),
+    "unknown-logger": levels(("no.such", SET, "WARN")),
+    "unknown-logger-reset": levels(("no.such", DELETE, None)),
+    "unknown-level": levels(("root", SET, "LOUD")),
+    "level-in-lower-case": levels(("root", SET, "warn")),
+    "no-level": levels(("root", SET, None)),
+    "root-reset": levels(("root", DELETE, None)),
+    "root-reset-with-level": levels(("root", DELETE, "WARN")),
+    "append": levels(("root", APPEND, "WARN")),
+    "subtract": levels(("root", SUBTRACT, "WARN")),
+    "append-to-unknown": levels(("no.such", APPEND, "WARN")),
+    "logger-twice": levels(("root", SET, "WARN"), ("root", SET, "ERROR")),
+    "good-and-unknown": levels(("root", SET, "WARN"), ("no.such", SET, "WARN")),
+    "other-broker": one(alter((LOGGER, "1", [("root", SET, "WARN")])), 1),
+    "broker-of-no-number": one(alter((LOGGER, "x", [("root", SET, "WARN")])), 1),
+    "all-brokers": one(alter((LOGGER, "", [("root", SET, "WARN")])), 1),
+    "nothing": one(alter((LOGGER, "0", [])), 1),
+}
+
 CASES = {
     f"{api}/{name}": case
     for api, cases in {
         "DescribeConfigs": DESCRIBE,
         "AlterConfigs": REPLACE,
         "IncrementalAlterConfigs": INCREMENTAL,
+        "IncrementalAlterConfigs of loggers": LOGGERS,
     }.items()
     for name, case in cases.items()
 }
