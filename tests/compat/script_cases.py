@@ -18,6 +18,7 @@ comparison, and the parts that only a JVM prints: its log lines and stack traces
 from __future__ import annotations
 
 import io
+import itertools
 import re
 import shlex
 import sys
@@ -50,13 +51,13 @@ CLASSES = {
 """Kafka's class behind each script."""
 TIMEOUT_S = 120
 HELP = re.compile(r"^(Option +Description|usage: |[A-Z][^\n]*\.\n\n  --)", re.MULTILINE)
-JVM_LINES = re.compile(
-    r"\s+at |\s+\.\.\. \d+ more|(Caused by: )?([a-z]\w*\.)+[A-Z][\w$]*(: .*)?$"
-    r"|Caused by: |\[?(ERROR|WARN|WARNING|INFO) |SLF4J"
-)
+JVM_LINES = re.compile(r"\s+at |\s+\.\.\. \d+ more|Caused by: |\[?(ERROR|WARN|INFO) |SLF4J")
 """Stack traces and log lines."""
+EXCEPTION = re.compile(r'(?:Exception in thread "main" )?(?:[a-z]\w*\.)+[A-Z][\w$]*(?:: |$)')
+"""The class of an exception, before its message."""
 VARYING = [
     (r"(?<![\w-])[A-Za-z0-9_-]{22}(?![\w-])", "<id>"),
+    (r"\b[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\b", "<uuid>"),
     (r"\b1[6-9]\d{11}\b", "<ms>"),
     (r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d[:.,]\d{3}", "<time>"),
 ]
@@ -129,12 +130,26 @@ def _without_stream(result: Result) -> Result:
     return result._replace(out=bool(result.out + result.err) * "text", err="")
 
 
+def _rows(result: Result) -> Result:
+    """Return a result with sorted words: each is in a row, whatever divides and orders them."""
+    # Kafka's table has no space between an error and the next row.
+    divided = re.sub(r"((?:exist|to it|partition)\.)(?=\S)", r"\1 ", result.out)
+    return result._replace(out=" ".join(sorted(divided.split())))
+
+
+def _without_topics(result: Result) -> Result:
+    return result._replace(out=re.sub(r"\S+\(([\d,]+)\)", r"(\1)", result.out))
+
+
 DIFFERENCES: dict[str, Callable[[Result], Result]] = {
     "help": lambda result: result._replace(err=""),
     "version": _without_words,
     "checks": _without_words,
     "files": _without_words,
     "unreachable": _without_stream,
+    "rows": _rows,
+    "assignments": _without_topics,
+    "classes": lambda result: result._replace(err=""),
 }
 """What remains the same, by the name of a difference in docs/MIGRATION.md."""
 
@@ -167,7 +182,12 @@ def plain(result: Result, server: str, directory: Path) -> Result:
     found = HELP.search(err)
     if found:
         err = err[: found.start()]
-    err = "".join(f"{line}\n" for line in err.split("\n") if line and not JVM_LINES.match(line))
+    lines = [line for line in err.split("\n") if not JVM_LINES.match(line)]
+    if result.status == 0:  # the trace of an error that stdout reports
+        lines = [line for line in lines if not EXCEPTION.match(line)]
+    kept = [EXCEPTION.sub("", line) for line in lines]
+    # Tools that print an error and its stack trace have the message twice.
+    err = "".join(f"{line}\n" for line, _ in itertools.groupby(filter(None, kept)))
     return Result(result.status, *(_same(text, server, directory) for text in (out, err)))
 
 

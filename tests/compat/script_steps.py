@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import ExitStack
 
+from confluent_kafka import Consumer
+
 from plog.client.producer import Producer
 from tests.servers import BrokerProcess
+from tests.waiting import until
 
 STAMP = 1_700_000_000_000
 SECOND_MS = 1000
@@ -29,4 +32,24 @@ def write_records(
             )
 
 
-STEPS: dict[str, Callable[..., None]] = {"records": write_records}
+def join_group(broker: BrokerProcess, ended: ExitStack, group: str, topic: str) -> None:
+    """Have one member in a group until the end; it has all partitions."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": broker.bootstrap,
+            "group.id": group,
+            "client.id": "reader",
+            "enable.auto.commit": False,
+        }
+    )
+    ended.callback(consumer.close)
+    consumer.subscribe([topic])
+
+    def is_assigned() -> bool:
+        consumer.poll(0.1)
+        return bool(consumer.assignment())
+
+    until(is_assigned, "assigned")
+
+
+STEPS: dict[str, Callable[..., None]] = {"records": write_records, "member": join_group}

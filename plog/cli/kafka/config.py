@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from plog.cli.kafka.options import INT_BITS, Given, java_integer
 from plog.client.admin import Admin
@@ -63,29 +64,43 @@ class ClientProperties:
         """Return a property as a whole number.
 
         Raises:
-            ClientFault: it is none.
+            ValueError: it is none.
         """
         text = self._properties.get(key)
         if text is None:
             return default
         number = java_integer(text.strip(), INT_BITS)
         if number is None:
-            raise self.fault(
+            raise ValueError(
                 f"Invalid value {text} for configuration {key}: Not a number of type INT"
             )
         return number
+
+    def choice(self, key: str, default: str, *known: str) -> str:
+        """Return a property that is one of some texts.
+
+        Raises:
+            ValueError: it is none of them.
+        """
+        text = self.text(key, default)
+        if text not in known:
+            raise ValueError(
+                f"Invalid value {text} for configuration {key}:"
+                f" String must be one of: {', '.join(known)}"
+            )
+        return text
 
     def flag(self, key: str, *, default: bool) -> bool:
         """Return a property as a boolean.
 
         Raises:
-            ClientFault: it is none.
+            ValueError: it is none.
         """
         text = self._properties.get(key)
         if text is None:
             return default
         if text.strip().lower() not in ("true", "false"):
-            raise self.fault(
+            raise ValueError(
                 f"Invalid value {text} for configuration {key}:"
                 " Expected value to be either true or false"
             )
@@ -113,6 +128,75 @@ class ClientProperties:
         most = self.integer("default.api.timeout.ms", API_TIMEOUT_MS)
         return max(min(self.integer("request.timeout.ms", REQUEST_TIMEOUT_MS), most), 1)
 
+    def reader_arguments(self) -> dict[str, Any]:
+        """Return the arguments of a `Consumer`.
+
+        Raises:
+            ValueError: a value is invalid.
+        """
+        return {
+            "client_id": self.text("client.id", "consumer"),
+            "auto_offset_reset": self.choice(
+                "auto.offset.reset", "latest", "latest", "earliest", "none"
+            ),
+            "isolation_level": self.choice(
+                "isolation.level", "read_uncommitted", "read_committed", "read_uncommitted"
+            ),
+            "fetch_max_wait_ms": self.integer("fetch.max.wait.ms", 500),
+            "fetch_min_bytes": self.integer("fetch.min.bytes", 1),
+            "fetch_max_bytes": self.integer("fetch.max.bytes", 50 << 20),
+            "max_partition_fetch_bytes": self.integer("max.partition.fetch.bytes", 1 << 20),
+            "max_poll_records": self.integer("max.poll.records", 500),
+            "request_timeout_ms": self.timeout_ms,
+        }
+
+    def group_arguments(self) -> dict[str, Any]:
+        """Return the arguments of a `GroupConsumer`, except its group.
+
+        Raises:
+            ValueError: a value is invalid.
+        """
+        if self.text("group.protocol", "classic").lower() != "classic":
+            raise ValueError("group.protocol=consumer is not supported; only classic is")
+        return {
+            **self.reader_arguments(),
+            "group_instance_id": self._properties.get("group.instance.id"),
+            "enable_auto_commit": self.flag("enable.auto.commit", default=True),
+            "auto_commit_interval_ms": self.integer("auto.commit.interval.ms", 5_000),
+            "session_timeout_ms": self.integer("session.timeout.ms", 45_000),
+            "heartbeat_interval_ms": self.integer("heartbeat.interval.ms", 3_000),
+            "max_poll_interval_ms": self.integer("max.poll.interval.ms", 300_000),
+            "metadata_max_age_ms": self.integer("metadata.max.age.ms", 300_000),
+        }
+
+    def producer_arguments(self) -> dict[str, Any]:
+        """Return the arguments of a `Producer`.
+
+        Raises:
+            ValueError: a value is invalid.
+        """
+        acks = self.choice("acks", "all", "all", "-1", "0", "1")
+        return {
+            "client_id": self.text("client.id", "producer"),
+            "acks": acks,
+            "enable_idempotence": acks in ("all", "-1")
+            and self.flag("enable.idempotence", default=True),
+            "linger_ms": self.integer("linger.ms", 0),
+            "batch_size": self.integer("batch.size", 16384),
+            "compression_type": self.choice(
+                "compression.type", "none", "none", "gzip", "snappy", "lz4", "zstd"
+            ),
+            "max_request_size": self.integer("max.request.size", 1 << 20),
+            "buffer_memory": self.integer("buffer.memory", 32 << 20),
+            "max_block_ms": self.integer("max.block.ms", 60_000),
+            "request_timeout_ms": self.timeout_ms,
+            "delivery_timeout_ms": self.integer("delivery.timeout.ms", 120_000),
+            "retry_backoff_ms": self.integer("retry.backoff.ms", 100),
+            "metadata_max_age_ms": self.integer("metadata.max.age.ms", 300_000),
+            "transactional_id": self._properties.get("transactional.id"),
+            "transaction_timeout_ms": self.integer("transaction.timeout.ms", 60_000),
+        }
+
     def cluster(self) -> Cluster:
         """Return the cluster at these addresses; no connection is open yet."""
         try:
@@ -137,18 +221,22 @@ def read_file(path: str) -> dict[str, str]:
     return {entry.key: entry.value for entry in load_properties(path)}
 
 
-def pairs(entries: Iterable[str]) -> dict[str, str]:
+def pairs(entries: Iterable[str], *, lenient: bool = False) -> dict[str, str]:
     """Read `key=value` words of the command line.
 
+    Args:
+        lenient: a key without a value has an empty one.
+
     Raises:
-        ValueError: one has no key, or no `=`.
+        ValueError: one has no `=`.
     """
     found = {}
     for entry in entries:
         key, equals, value = entry.partition("=")
-        if not equals or not key:
+        if not equals and not lenient:
             raise ValueError(f"Invalid command line properties: {entry}")
-        found[key] = value
+        if key:
+            found[key] = value
     return found
 
 
