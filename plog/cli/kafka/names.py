@@ -6,5 +6,9 @@ SCRIPTS = {
     "kafka-topics": "topics",
     "kafka-console-producer": "console_producer",
     "kafka-console-consumer": "console_consumer",
+    "kafka-configs": "configs",
     "kafka-consumer-groups": "consumer_groups",
+    "kafka-get-offsets": "get_offsets",
+    "kafka-delete-records": "delete_records",
+    "kafka-log-dirs": "log_dirs",
 }

@@ -117,14 +117,15 @@ class Options:
             raise HelpWanted
         if "version" in values:
             raise VersionWanted
-        return Given(values)
+        return Given(values, list(arguments))
 
 
 class Given:
-    """The options of one command line."""
+    """The options of one command line; `arguments` are its words."""
 
-    def __init__(self, values: dict[str, list[str]]) -> None:
+    def __init__(self, values: dict[str, list[str]], arguments: Sequence[str] = ()) -> None:
         self._values = values
+        self.arguments = arguments
 
     def has(self, name: str) -> bool:
         """Return whether the option was given."""
