@@ -37,7 +37,8 @@ ONE_PROCESS = ("tests/compat/against_kafka/", "tests/compat/against_kafka_4/", "
 WITHOUT_SPARKS_SESSION = tuple(
     f"tests/spark/test_{name}.py"
     for name in (
-        *("attempts", "decisions", "exactly_once", "filters", "options"),
+        *("attempts", "decisions", "exactly_once", "filters", "foreach_batch_writer"),
+        *("interleavings", "options"),
         *("range_reader", "source", "standalone", "stream_offsets", "stream_source", "two_phases"),
     )
 )

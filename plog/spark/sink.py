@@ -28,16 +28,15 @@ from plog.client.producer import Producer
 from plog.client.transaction_states import PreparedTransaction
 from plog.errors import ConfigError, PlogError
 from plog.spark import sink_rows
+from plog.spark.batch_sink import BATCH, QUERY, RUN
 from plog.spark.decisions import TransactionalIds
 from plog.spark.links import link_to
-from plog.spark.sink_options import AT_LEAST_ONCE, SinkOptions, parse
+from plog.spark.sink_options import AT_LEAST_ONCE, QUERY_OPTION, SinkOptions, StreamBatch, parse
 from plog.spark.two_phases import BatchPhases, Phases, StreamPhases
 from plog.spark.worker import set_up_worker
 
 log = logging.getLogger(__name__)
 
-QUERY, BATCH, RUN = "sql.streaming.queryId", "streaming.sql.batchId", "spark.jobGroup.id"
-"""Local properties of a streaming query's tasks; the job group is the run's id."""
 ONE_BATCH = 0
 """A batch query has one run and one batch."""
 
@@ -85,6 +84,7 @@ class _Writer(ABC):
         phases = self._phases(part)
         if not phases.must_write(part.batch):
             part.already_committed = True
+            _consume(rows)
             return part
         name = transactional_ids().next_id(options.id_prefix, part.query, part.run, part.batch)
         with self._producer(name) as producer:
@@ -207,9 +207,38 @@ class PlogWriter(_Writer, DataSourceArrowWriter):
         self._abort_batch(ONE_BATCH, messages)
 
 
+class ForeachBatchWriter(_Writer, DataSourceArrowWriter):
+    """Writes a batch of a streaming query that `foreachBatch` received, once."""
+
+    def __init__(self, options: SinkOptions, schema: StructType, batch: StreamBatch) -> None:
+        super().__init__(options, schema)
+        self.batch = batch
+
+    def _phases(self, part: TaskResult) -> Phases:
+        return StreamPhases(link_to(self.options), self.options, part.query, part.run)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskResult:
+        """Write a task's rows of the batch."""
+        return self._write_task(TaskResult(*self.batch), iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Commit the batch."""
+        self._commit_batch(self.batch.number, messages)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Abort the batch after a task or `commit` has failed."""
+        self._abort_batch(self.batch.number, messages)
+
+
 DEFAULTS = {"linger_ms": 50, "batch_size": 512 * 1024, "max_block_ms": 120_000}
 """Producer defaults: rows come in thousands, and no caller waits for a single one."""
 CLOSE_TIMEOUT_S = 10.0
+
+
+def _consume(rows: Iterable[pa.RecordBatch]) -> None:
+    """Read a task's rows and drop them: Spark keeps an aggregation's state only for read rows."""
+    for _ in rows:
+        pass
 
 
 def _transactions(parts: Iterable[TaskResult]) -> list[PreparedTransaction]:
@@ -232,11 +261,16 @@ def stream_writer(options: Mapping[str, str], schema: StructType) -> PlogStreamW
     Raises:
         ConfigError: an option or a column is invalid.
     """
-    return PlogStreamWriter(parse(options), schema)
+    parsed = parse(options)
+    if parsed.stream_batch is not None:
+        raise ConfigError(f"plog sink: {QUERY_OPTION} applies to foreachBatch only")
+    return PlogStreamWriter(parsed, schema)
 
 
-def writer(options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> PlogWriter:
-    """Return the writer of a batch query.
+def writer(
+    options: Mapping[str, str], schema: StructType, *, overwrite: bool
+) -> PlogWriter | ForeachBatchWriter:
+    """Return the writer of a batch query, or of a stream's batch in `foreachBatch`.
 
     Raises:
         ConfigError: an option or a column is invalid, or the mode is overwrite.
@@ -245,7 +279,11 @@ def writer(options: Mapping[str, str], schema: StructType, *, overwrite: bool) -
     """
     if overwrite:
         raise ConfigError('plog sink: a topic cannot be overwritten; use .mode("append")')
-    made = PlogWriter(parse(options), schema)
-    link = link_to(made.options)
+    parsed = parse(options)
+    batch = parsed.stream_batch
+    made = (
+        PlogWriter(parsed, schema) if batch is None else ForeachBatchWriter(parsed, schema, batch)
+    )
+    link = link_to(parsed)
     link.retry(lambda: link.cluster.refresh([]))
     return made

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 from plog.errors import ConfigError
 from plog.protocol.record_batch import CODECS
 from plog.spark.option_values import (
+    LONG_MAX,
     at_least_0,
     boolean,
     long_time_ms,
@@ -27,13 +29,23 @@ from plog.types import is_legal_topic_name
 EXACTLY_ONCE, AT_LEAST_ONCE = "exactly-once", "at-least-once"
 DECISIONS_TOPIC = "__plog_spark_decisions"
 ID_PREFIX = "plog-spark-"
+QUERY_OPTION, RUN_OPTION, BATCH_OPTION = "batchSink.query", "batchSink.run", "batchSink.batch"
+"""Options that `BatchSink` sets: the batch of a stream that a batch query writes."""
+
+
+class StreamBatch(NamedTuple):
+    """A batch of a streaming query."""
+
+    query: str
+    run: str
+    number: int
 
 
 @dataclass(frozen=True)
 class SinkOptions:
     """The parsed options. Picklable: tasks carry it.
 
-    `producer` are arguments of `plog.client.Producer`.
+    `producer` are arguments of `plog.client.Producer`. `stream_batch` is set in `foreachBatch`.
     """
 
     bootstrap_servers: str
@@ -49,6 +61,7 @@ class SinkOptions:
     # The brokers' default limit: a transaction must outlive the other tasks of its batch.
     transaction_timeout_ms: int = 900_000
     producer: Mapping[str, Any] = field(default_factory=dict)
+    stream_batch: StreamBatch | None = None
 
 
 def is_decisions_topic(topic: str) -> bool:
@@ -104,6 +117,12 @@ OPTIONS = {
     "kafka.metadata.max.age.ms": _producers(long_time_ms, "metadata_max_age_ms"),
     "kafka.retry.backoff.ms": _producers(long_time_ms, "retry_backoff_ms"),
 }
+BATCH_OPTIONS = {
+    QUERY_OPTION: Option(not_empty, "query"),
+    RUN_OPTION: Option(not_empty, "run"),
+    BATCH_OPTION: Option(partial(at_least_0, most=LONG_MAX), "number"),
+}
+"""Set together, and by `BatchSink` only."""
 SPARK_OPTIONS = frozenset({"queryname"})
 """Options of the query, which Spark passes together with the sink's."""
 REFUSED = {
@@ -123,8 +142,9 @@ def parse(options: Mapping[str, str]) -> SinkOptions:
     Raises:
         ConfigError: lists all faults at once, each with its option.
     """
-    known = {name.lower(): (name, option) for name, option in OPTIONS.items()}
+    known = {name.lower(): (name, option) for name, option in {**OPTIONS, **BATCH_OPTIONS}.items()}
     values: dict[str, Any] = {}
+    stream_batch: dict[str, Any] = {}
     producer: dict[str, Any] = {}
     faults: list[str] = []
     for key, text in options.items():
@@ -140,8 +160,12 @@ def parse(options: Mapping[str, str]) -> SinkOptions:
         except ValueError as fault:
             faults.append(f"{name}: {fault}")
             continue
-        if option.field:
+        if name in BATCH_OPTIONS:
+            stream_batch[option.field] = value
+        elif option.field:
             (producer if option.is_producers else values)[option.field] = value
+    if stream_batch and len(stream_batch) < len(BATCH_OPTIONS):
+        faults.append(f"{', '.join(BATCH_OPTIONS)} belong together: only BatchSink sets them")
     if "kafka.bootstrap.servers" not in {key.lower() for key in options}:
         faults.append("kafka.bootstrap.servers is required: set it to a broker's host:port")
     if values.get("delivery", EXACTLY_ONCE) == EXACTLY_ONCE:
@@ -161,4 +185,6 @@ def parse(options: Mapping[str, str]) -> SinkOptions:
         )
     if faults:
         raise ConfigError("plog sink: " + "; ".join(faults))
+    if stream_batch:
+        values["stream_batch"] = StreamBatch(**stream_batch)
     return SinkOptions(**values, producer=producer)

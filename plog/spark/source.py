@@ -49,7 +49,9 @@ class PlogDataSource(DataSource):
         """Return a reader of a streaming query."""
         return PlogStreamReader(parse(self.options, streaming=True), schema)
 
-    def writer(self, schema: StructType, overwrite: bool) -> sink.PlogWriter:
+    def writer(
+        self, schema: StructType, overwrite: bool
+    ) -> sink.PlogWriter | sink.ForeachBatchWriter:
         """Return the writer of a batch query; topics are appended to."""
         return sink.writer(self.options, schema, overwrite=overwrite)
 

@@ -1,7 +1,8 @@
 """A driver of its own for tests that kill it: copies a topic in a stream, up to its end.
 
-    python -m tests.spark.copy_query MASTER BROKERS SOURCE SINK CHECKPOINT
+    python -m tests.spark.copy_query MASTER BROKERS SOURCE SINK CHECKPOINT [CHANGES]
 
+With a topic CHANGES, a second query writes its counts of each key there, in update mode.
 Says `batch N` for each batch that it has finished, and `copied` at the end.
 """
 
@@ -11,10 +12,12 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from plog.spark.batch_sink import BatchSink
 from plog.spark.session import session
 from tests.spark.jvm import FEW_ROWS, QUICK_JVM
 
 ROWS_PER_BATCH = 2_000
+COUNTS_PER_BATCH = 5_000
 
 
 def small() -> dict[str, str]:
@@ -67,20 +70,51 @@ def copy(
         .trigger(availableNow=True)
         .start()
     )
+    follow(query)
+    print("copied", flush=True)
+
+
+def count_changes(spark: Any, brokers: str, source: str, sink: str, checkpoint: str) -> Any:
+    """Count the records of each key in update mode, up to their end; return the query."""
+    rows = (
+        spark.readStream.format("plog")
+        .option("kafka.bootstrap.servers", brokers)
+        .option("subscribe", source)
+        .option("startingOffsets", "earliest")
+        .option("maxOffsetsPerTrigger", str(COUNTS_PER_BATCH))
+        .load()
+    )
+    changes = BatchSink().option("kafka.bootstrap.servers", brokers).option("topic", sink)
+
+    def write(batch: Any, batch_id: int) -> None:
+        changes(batch.selectExpr("key", f"concat('{batch_id} ', count) AS value"), batch_id)
+
+    counts = rows.groupBy("key").count()
+    query = counts.writeStream.outputMode("update").foreachBatch(write)
+    return query.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
+
+
+def follow(query: Any) -> None:
+    """Wait for a query's end; print each batch that it has finished."""
     told = -1
     while not query.awaitTermination(0.05):
         progress = query.lastProgress
         if progress is not None and progress["batchId"] > told:
             told = progress["batchId"]
             print(f"batch {told}", flush=True)
-    print("copied", flush=True)
 
 
 def main() -> None:
     """Run it."""
-    master, *arguments = sys.argv[1:]
+    master, brokers, source, sink, checkpoint, *more = sys.argv[1:]
     spark = start(master)
-    copy(spark, *arguments)
+    counts = [
+        count_changes(spark, brokers, source, changes, f"{checkpoint}-of-{changes}")
+        for changes in more
+    ]
+    copy(spark, brokers, source, sink, checkpoint)
+    for query in counts:
+        query.awaitTermination()
     spark.stop()
 
 

@@ -1,12 +1,13 @@
-"""A stream that copies a topic, whose driver, workers and broker are killed at any moment.
+"""Two streams of a topic, whose driver, workers and broker are killed at any moment.
 
 Whatever dies, and is started again, the sink has each record of the source once, and those of a key
-in their order.
+in their order. `BatchSink` writes each batch of the counts by key once, in update mode.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import random
 import time
 from collections import Counter
@@ -21,7 +22,7 @@ from plog.client.admin import Admin
 from plog.client.producer import Producer
 from tests.agreement.harness import run_seed
 from tests.servers import BrokerProcess
-from tests.spark.copy_query import ROWS_PER_BATCH
+from tests.spark.copy_query import COUNTS_PER_BATCH, ROWS_PER_BATCH
 from tests.spark.driver import PATIENCE_S, Driver
 from tests.spark.marks import DEAR
 from tests.spark.test_sink import read
@@ -37,7 +38,7 @@ DRIVER, WORKER, BROKER = "driver", "worker", "broker"
 
 def fill(broker: BrokerProcess) -> None:
     with Admin(broker.bootstrap) as admin:
-        for topic in ("source", "sink"):
+        for topic in ("source", "sink", "changes"):
             admin.create_topic(topic, partitions=3)
     with Producer(broker.bootstrap) as producer:
         for n in range(RECORDS):
@@ -69,7 +70,7 @@ class Plan(NamedTuple):
 
 
 def one_of_each(chance: random.Random, _: int) -> Plan:
-    return Plan(chance.sample([DRIVER, WORKER, BROKER], 3))
+    return Plan([*chance.sample([DRIVER, WORKER, BROKER], 3), DRIVER])
 
 
 def any_kills(chance: random.Random, number: int) -> Plan:
@@ -88,7 +89,8 @@ def one_round(
     """Copy while the plan's kills happen; return what was killed."""
     fill(broker)
     # A task has four attempts, as in a cluster.
-    arguments = ("local[2,4]", broker.bootstrap, "source", "sink", str(directory / "checkpoint"))
+    checkpoint = str(directory / "checkpoint")
+    arguments = ("local[2,4]", broker.bootstrap, "source", "sink", checkpoint, "changes")
     killed: list[str] = []
     while True:
         deadline = time.monotonic() + PATIENCE_S
@@ -125,6 +127,22 @@ def check(broker: BrokerProcess) -> None:
         assert mine == sorted(mine)
 
 
+def check_changes(broker: BrokerProcess) -> None:
+    """Check that each batch of the counts was written once, with all of its keys."""
+    found = [
+        (int(batch), record.key, int(count))
+        for record in read(broker, "changes")
+        for batch, count in [(record.value or b"").split()]
+    ]
+    keys = [b"%d" % key for key in range(KEYS)]
+    batches = range(RECORDS // COUNTS_PER_BATCH)
+    assert sorted(one[:2] for one in found) == sorted(itertools.product(batches, keys))
+    for key in keys:
+        counts = [count for _, one, count in sorted(found) if one == key]
+        assert counts == sorted(set(counts))
+        assert counts[-1] == RECORDS // KEYS
+
+
 def rounds(
     count: int,
     plan: Callable[[random.Random, int], Plan],
@@ -142,6 +160,7 @@ def rounds(
             planned = plan(chance, number)
             killed = one_round(chance, planned, directory, environment, broker)
             check(broker)
+            check_changes(broker)
             # Of many kills the first is sure: the driver may have ended before the others.
             assert killed == planned.kills or (
                 killed[:1] == planned.kills[:1] and not planned.at_work

@@ -28,7 +28,8 @@ NOW_MS = int(time.time() * 1000)
 def blocks(page: str, language: str = "python") -> list[str]:
     """Return the code blocks of a page that use the format."""
     found = re.findall(rf"```{language}\n(.*?)```", (ROOT / page).read_text("utf-8"), re.DOTALL)
-    return [block for block in found if '"plog"' in block or "USING plog" in block]
+    marks = '"plog"', "USING plog", "BatchSink"
+    return [block for block in found if any(mark in block for mark in marks)]
 
 
 def block(text: str, page: str = "docs/SPARK.md", language: str = "python") -> str:
