@@ -67,7 +67,13 @@ def copy(source: str, target: str, bootstrap_server: str, group: str, idle_s: fl
 @click.command()
 @click.argument("source")
 @click.argument("target")
-@click.option("--bootstrap-server", default="127.0.0.1:9092", show_default=True)
+@click.option(
+    "--bootstrap-server",
+    default="127.0.0.1:9092",
+    show_default=True,
+    envvar="PLOG_BOOTSTRAP_SERVER",
+    show_envvar=True,
+)
 @click.option("--group", default="at-least-once", show_default=True)
 @click.option(
     "--idle-s", type=float, help="Exit after this many seconds without a record [default: never]."

@@ -91,7 +91,13 @@ def copy(
 @click.command()
 @click.argument("source")
 @click.argument("target")
-@click.option("--bootstrap-server", default="127.0.0.1:9092", show_default=True)
+@click.option(
+    "--bootstrap-server",
+    default="127.0.0.1:9092",
+    show_default=True,
+    envvar="PLOG_BOOTSTRAP_SERVER",
+    show_envvar=True,
+)
 @click.option("--group", default="exactly-once", show_default=True)
 @click.option(
     "--worker", default="1", show_default=True, help="Worker name; keep it across restarts."

@@ -380,7 +380,12 @@ def expected_alerts(
 
 @click.command()
 @click.option(
-    "--bootstrap-server", default="127.0.0.1:9092", show_default=True, help="A broker's host:port."
+    "--bootstrap-server",
+    default="127.0.0.1:9092",
+    show_default=True,
+    envvar="PLOG_BOOTSTRAP_SERVER",
+    show_envvar=True,
+    help="A broker's host:port.",
 )
 @click.option("--topic", default=TOPIC, show_default=True, help="Topic for the events.")
 @click.option("--events", "count", default=1_000_000, show_default=True, help="Number of events.")

@@ -163,7 +163,12 @@ def load_with_progress(bootstrap: str, topic: str) -> int:
 
 @click.command()
 @click.option(
-    "--bootstrap-server", default="127.0.0.1:9092", show_default=True, help="A broker's host:port."
+    "--bootstrap-server",
+    default="127.0.0.1:9092",
+    show_default=True,
+    envvar="PLOG_BOOTSTRAP_SERVER",
+    show_envvar=True,
+    help="A broker's host:port.",
 )
 @click.option("--topic", default=TOPIC, show_default=True, help="Topic for the flights.")
 def main(bootstrap_server: str, topic: str) -> None:

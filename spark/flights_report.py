@@ -199,7 +199,12 @@ def _ms(_ctx: Any, _param: Any, text: str | None) -> int | None:
 
 @click.command()
 @click.option(
-    "--bootstrap-server", default="127.0.0.1:9092", show_default=True, help="A broker's host:port."
+    "--bootstrap-server",
+    default="127.0.0.1:9092",
+    show_default=True,
+    envvar="PLOG_BOOTSTRAP_SERVER",
+    show_envvar=True,
+    help="A broker's host:port.",
 )
 @click.option("--topic", default="flights", show_default=True, help="Topic with the flights.")
 @click.option(

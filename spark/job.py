@@ -13,6 +13,7 @@ Imports Spark only when a session begins, so that `--help` and usage errors are 
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import sys
@@ -195,7 +196,11 @@ config_option = click.option(
     "The command line takes precedence.",
 )
 bootstrap_option = click.option(
-    "--bootstrap-server", default="127.0.0.1:9092", show_default=True, help="A broker's host:port."
+    "--bootstrap-server",
+    # Not `envvar`: that would take precedence over the file of --config.
+    default=lambda: os.environ.get("PLOG_BOOTSTRAP_SERVER") or "127.0.0.1:9092",
+    show_default="PLOG_BOOTSTRAP_SERVER, else 127.0.0.1:9092",
+    help="A broker's host:port.",
 )
 
 

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Self
 
 from plog.errors import ConfigError, PlogError
+from plog.spark.option_values import SERVERS
 from plog.spark.sink_options import BATCH_OPTION, QUERY_OPTION, RUN_OPTION, parse
 from plog.types import is_legal_topic_name
 
@@ -86,8 +87,13 @@ class BatchSink:
                 "another name"
             )
         batch.write.format("plog").mode("append").options(
-            **self._options,
-            **{QUERY_OPTION: query, RUN_OPTION: run, BATCH_OPTION: str(batch_id)},
+            **{
+                **self._options,
+                SERVERS: parsed.bootstrap_servers,
+                QUERY_OPTION: query,
+                RUN_OPTION: run,
+                BATCH_OPTION: str(batch_id),
+            }
         ).save()
         with _lock:
             _written[key] = run, batch_id

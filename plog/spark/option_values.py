@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
@@ -10,6 +11,25 @@ T = TypeVar("T")
 
 INT_MAX, LONG_MAX = 2**31 - 1, 2**63 - 1
 """The largest values of the protocol's and Spark's integers."""
+
+
+SERVERS, SERVERS_VARIABLE = "kafka.bootstrap.servers", "PLOG_BOOTSTRAP_SERVER"
+"""The option that names the brokers, and the driver's variable that does so without it."""
+
+
+def with_servers(options: Mapping[str, str]) -> dict[str, str]:
+    """Return the options with the brokers of the variable, if no option names them."""
+    servers = os.environ.get(SERVERS_VARIABLE, "").strip()
+    if not servers or any(key.lower() == SERVERS for key in options):
+        return dict(options)
+    return {**options, SERVERS: servers}
+
+
+MISSING_SERVERS = (
+    f"{SERVERS} is required: set it to a broker's host:port, or export {SERVERS_VARIABLE} before "
+    "the driver starts"
+)
+"""No default: another cluster than the intended one would be read or written silently."""
 
 
 def whole(text: str, most: int = INT_MAX) -> int:

@@ -15,6 +15,8 @@ from plog.errors import ConfigError
 from plog.spark.option_values import (
     INT_MAX,
     LONG_MAX,
+    MISSING_SERVERS,
+    SERVERS,
     at_least_0,
     boolean,
     long_time_ms,
@@ -25,6 +27,7 @@ from plog.spark.option_values import (
     positive_long,
     security_protocol,
     unknown_option,
+    with_servers,
 )
 from plog.types import TopicPartition
 
@@ -105,7 +108,7 @@ def parse(options: Mapping[str, str], *, streaming: bool = False) -> SourceOptio
     Raises:
         ConfigError: lists all faults at once, each with its option.
     """
-    given = {key.lower(): value for key, value in options.items()}
+    given = {key.lower(): value for key, value in with_servers(options).items()}
     supported, bounds = supported_options(streaming=streaming)
     reasons = REFUSED | (REFUSED_IN_STREAMS if streaming else REFUSED_IN_BATCHES)
     refused = {name.lower(): f"{name} {reason}" for name, reason in reasons.items()}
@@ -127,8 +130,8 @@ def parse(options: Mapping[str, str], *, streaming: bool = False) -> SourceOptio
         present = [option for option in by_preference if option.lower() in given]
         if present:
             take(present[0], field, by_preference[present[0]])
-    if "kafka.bootstrap.servers" not in given:
-        faults.append("kafka.bootstrap.servers is required: set it to a broker's host:port")
+    if SERVERS not in given:
+        faults.append(MISSING_SERVERS)
     subscriptions = [option for option in SUBSCRIPTIONS if option.lower() in given]
     if len(subscriptions) != 1:
         found = f"found {' and '.join(subscriptions)}" if subscriptions else "found none"
@@ -139,7 +142,7 @@ def parse(options: Mapping[str, str], *, streaming: bool = False) -> SourceOptio
     least, most = values.get("min_offsets_per_trigger"), values.get("max_offsets_per_trigger")
     if least is not None and most is not None and least > most:
         faults.append(f"minOffsetsPerTrigger={least} is above maxOffsetsPerTrigger={most}")
-    if not given:
+    if not options:
         faults = [
             "no options arrived: Spark does not pass the options of CREATE TABLE to Python "
             "sources; use CREATE TEMPORARY VIEW"

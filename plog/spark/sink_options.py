@@ -14,6 +14,8 @@ from plog.errors import ConfigError
 from plog.protocol.record_batch import CODECS
 from plog.spark.option_values import (
     LONG_MAX,
+    MISSING_SERVERS,
+    SERVERS,
     at_least_0,
     boolean,
     long_time_ms,
@@ -23,6 +25,7 @@ from plog.spark.option_values import (
     positive_long,
     security_protocol,
     unknown_option,
+    with_servers,
 )
 from plog.types import is_legal_topic_name
 
@@ -147,6 +150,7 @@ def parse(options: Mapping[str, str]) -> SinkOptions:
     stream_batch: dict[str, Any] = {}
     producer: dict[str, Any] = {}
     faults: list[str] = []
+    options = with_servers(options)
     for key, text in options.items():
         if key.lower() in SPARK_OPTIONS:
             continue
@@ -166,8 +170,8 @@ def parse(options: Mapping[str, str]) -> SinkOptions:
             (producer if option.is_producers else values)[option.field] = value
     if stream_batch and len(stream_batch) < len(BATCH_OPTIONS):
         faults.append(f"{', '.join(BATCH_OPTIONS)} belong together: only BatchSink sets them")
-    if "kafka.bootstrap.servers" not in {key.lower() for key in options}:
-        faults.append("kafka.bootstrap.servers is required: set it to a broker's host:port")
+    if SERVERS not in {key.lower() for key in options}:
+        faults.append(MISSING_SERVERS)
     if values.get("delivery", EXACTLY_ONCE) == EXACTLY_ONCE:
         if producer.get("acks", "all") != "all":
             faults.append(

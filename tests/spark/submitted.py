@@ -32,11 +32,16 @@ def submit(
 
 
 def configured(name: str, directory: Path, **settings: str) -> Path:
-    """Return a copy of an example of config/, in which these lines have other values (as TOML)."""
+    """Return a copy of an example of config/, in which these lines have other values (as TOML).
+
+    Lines that the example has as comments count.
+    """
     lines = (ROOT / "config" / name).read_text("utf-8").splitlines()
     for key, value in settings.items():
         word = key.replace("_", "-")
-        (at,) = (n for n, line in enumerate(lines) if line.split(" = ")[0] == word)
+        (at,) = (
+            n for n, line in enumerate(lines) if line.removeprefix("# ").split(" = ")[0] == word
+        )
         lines[at] = f"{word} = {value}"
     path = directory / name
     path.write_text("\n".join(lines) + "\n", "utf-8")

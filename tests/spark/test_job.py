@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 import pytest
+from click.testing import CliRunner
 from py4j.protocol import Py4JNetworkError
 
 from plog.cli import output
@@ -174,3 +175,46 @@ def test_query_is_stopped_if_there_is_a_jvm_still(job: ModuleType) -> None:
             raise Py4JNetworkError("Answer from Java side is empty")
 
     job.stop(Query())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "in_file", "variable", "used"),
+    [
+        (["--bootstrap-server", "line:1"], "file:1", "variable:1", "line:1"),
+        ([], "file:1", "variable:1", "file:1"),
+        ([], None, "variable:1", "variable:1"),
+        ([], None, "", "127.0.0.1:9092"),
+    ],
+)
+def test_broker_is_that_of_the_line_the_file_the_variable_or_this_host(
+    job: ModuleType,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str],
+    in_file: str | None,
+    variable: str,
+    used: str,
+) -> None:
+    @click.command()
+    @job.config_option
+    @job.bootstrap_option
+    def main(bootstrap_server: str) -> None:
+        click.echo(bootstrap_server)
+
+    monkeypatch.setenv("PLOG_BOOTSTRAP_SERVER", variable)
+    config = tmp_path / "job.toml"
+    config.write_text("" if in_file is None else f'bootstrap-server = "{in_file}"\n')
+    done = CliRunner().invoke(main, ["--config", str(config), *arguments])
+    assert done.output == f"{used}\n"
+
+
+@pytest.mark.parametrize(
+    "path",
+    sorted([*ROOT.glob("spark/*.py"), *ROOT.glob("examples/*.py")]),
+    ids=lambda path: path.name,
+)
+def test_program_that_names_a_broker_knows_the_variable(path: Path) -> None:
+    text = path.read_text("utf-8")
+    if '"--bootstrap-server",' in text:
+        assert "PLOG_BOOTSTRAP_SERVER" in text.partition('"--bootstrap-server",')[2][:300]
+    assert '"--bootstrap-server", default' not in text

@@ -44,6 +44,21 @@ def test_least_options_read_everything_there_is():
     )
 
 
+@pytest.mark.parametrize(
+    ("option", "variable", "used"),
+    [("h:1", "v:1", "h:1"), (None, "v:1,w:2", "v:1,w:2"), ("h:1", "", "h:1"), (None, " ", None)],
+)
+def test_option_goes_before_the_variable(monkeypatch, option, variable, used):
+    monkeypatch.setenv("PLOG_BOOTSTRAP_SERVER", variable)
+    given = {} if option is None else {"Kafka.Bootstrap.Servers": option}
+    for parsed, more in ((parse, {"subscribe": "t"}), (sink_options.parse, {"topic": "t"})):
+        if used is None:
+            with pytest.raises(ConfigError, match="or export PLOG_BOOTSTRAP_SERVER before"):
+                parsed({**given, **more})
+        else:
+            assert parsed({**given, **more}).bootstrap_servers == used
+
+
 ACCEPTED = [
     ("subscribe", " t , u,,t ", "topics", ("t", "u")),
     ("startingOffsets", "earliest", "start", Bound(named=EARLIEST)),
