@@ -84,7 +84,8 @@ def json_reader(*, keep_partitions: bool = True) -> Reader:
             return None
         for name in fields:
             if name not in FIELDS:
-                raise InvalidLine(f"unknown field {name!r}: use {', '.join(FIELDS)}")
+                shown = _quoted(name.encode(errors="backslashreplace"))
+                raise InvalidLine(f"unknown field {shown}: use {', '.join(FIELDS)}")
         if "value" not in fields:
             raise InvalidLine("no field 'value': write null for a tombstone")
         partition = _number(fields, "partition", 0, MAX_PARTITION)
@@ -187,7 +188,8 @@ def _number(fields: dict[str, Any], name: str, lowest: int, highest: int) -> int
 
 def _quoted(data: bytes) -> str:
     """Return the beginning of some bytes in quotes, for a message."""
-    text = _without_end(data).decode(errors="backslashreplace")
+    # A character has at most 4 bytes.
+    text = _without_end(data[: 4 * MAX_QUOTED + 4]).decode(errors="backslashreplace")
     if len(text) > MAX_QUOTED:
         text = text[:MAX_QUOTED] + "..."
     return f"'{printable(text)}'"
