@@ -46,9 +46,10 @@ def blocks(page: Path, title: str, language: str = "") -> list[str]:
 
 
 class Shell:
-    """A terminal in which the virtual environment is active."""
+    """A terminal in which the virtual environment is active, in a directory of the test."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, directory: Path) -> None:
+        self._directory = directory
         self._environment = {
             **os.environ,
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
@@ -76,7 +77,13 @@ class Shell:
 
     def _run(self, command: list[str]) -> str:
         done = subprocess.run(
-            command, env=self._environment, capture_output=True, text=True, timeout=120, check=False
+            command,
+            cwd=self._directory,
+            env=self._environment,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
         )
         assert done.returncode == 0, done.stderr
         return done.stdout
@@ -85,7 +92,7 @@ class Shell:
 @contextmanager
 def started(block: str, directory: Path) -> Iterator[Shell]:
     """Start the broker of a block, and stop it as the pages say, by Ctrl-C."""
-    begun = Shell(f"127.0.0.1:{free_port()}")
+    begun = Shell(f"127.0.0.1:{free_port()}", directory)
     line = block.replace(ACTIVATE, "").strip()
     assert line.endswith("--override log.dirs=/tmp/plog")
     line = line.replace("/tmp/plog", str(directory / "plog"))
@@ -124,6 +131,25 @@ def test_first_steps_work_from_the_first_to_the_last(tmp_path: Path) -> None:
         retention = shell.typed("plog configs describe topic greetings --json")
         assert "1209600000" in retention, "two weeks"
 
+        (typed,) = blocks(FIRST_STEPS, "Keys, headers and tombstones")
+        printed = shell.typed(typed).splitlines()
+        columns = [line.split("\t") for line in printed]
+        assert [
+            [*line[:2], *line[3:]] for line in columns if len(line) == 6 and line[4] == "ann"
+        ] == [["0", "0", "", "ann", "Ann"], ["0", "2", "", "ann", "null"]]
+        assert "0@1 bob=Bob" in printed
+        assert "greetings\thello" in printed
+        assert printed[-3:] == ["Ann", "Bob", "null"]
+
+        shell.typed("\n".join(blocks(FIRST_STEPS, "Back up and restore a topic")))
+        records = [
+            json.loads(shell.typed(f"plog consume {topic} --exit-at-end --json"))
+            for topic in ("greetings", "copy", "restored")
+        ]
+        assert records[0] == {**records[1], "topic": "greetings"}
+        kept = ("key", "value", "headers", "timestamp")
+        assert [records[0][name] for name in kept] == [records[2][name] for name in kept]
+
         producer, consumer = blocks(FIRST_STEPS, "Use a Kafka client", "python")
         shell.python(producer)
         assert PATIENCE in consumer
@@ -152,7 +178,8 @@ def test_first_steps_work_from_the_first_to_the_last(tmp_path: Path) -> None:
     [
         (README, {"See it work", "Try it", "Feed Spark", "Install"}),
         (FIRST_STEPS, {"Start a broker", "Write and read", "Use a Kafka client"}
-            | {"Look after a group", "Measure"}),
+            | {"Look after a group", "Measure"}
+            | {"Keys, headers and tombstones", "Back up and restore a topic"}),
     ],
     ids=lambda value: value.name if isinstance(value, Path) else None,
 )  # fmt: skip
