@@ -57,14 +57,16 @@ A line feed follows each record, unless TEMPLATE ends with \n or \0.
     default="earliest",
     show_default=True,
     metavar="earliest|latest|OFFSET|@TIME",
-    help="Where to start in each partition. OFFSET outside the log means the nearer end of the log."
+    help="Where to start in each partition. OFFSET outside the log means the nearer end of the log;"
+    " -5 means 5 offsets before its end."
     " @TIME means the first record at or after that time: @2013-07-04T12:00:00 (UTC unless it has"
     " a time zone), or @ and milliseconds since 1970.",
 )
 @click.option(
     "--until",
     metavar="latest|OFFSET|@TIME",
-    help="Exit before this offset or time, read as for --from, in each partition.",
+    help="Exit before this offset or time in each partition, as for --from; do not wait for new"
+    " records.",
 )
 @click.option(
     "--group",
@@ -250,16 +252,16 @@ def _consume(
                 printer.print(consumer.poll(POLL_MS))
             return
         ends = _offsets_at(consumer, assigned, until, "--until")
-        left = ends
+        left = dict(ends)
         while not printer.is_done:
-            left = {at: end for at, end in left.items() if consumer.position(at) < end}
+            ended = [at for at, end in left.items() if consumer.position(at) >= end]
+            consumer.pause(ended)
+            for at in ended:
+                del left[at]
             if not left:
                 break
             records = consumer.poll(POLL_MS)
-            ended = [at for at, end in left.items() if consumer.position(at) >= end]
-            if ended:
-                # Their other records are after the end.
-                consumer.pause(ended)
+            if any(consumer.position(at) > end for at, end in left.items()):
                 records = [one for one in records if one.offset < ends[_where(one)]]
             printer.print(records)
 
@@ -347,7 +349,7 @@ def _check_place(text: str, option: str, names: tuple[str, ...]) -> None:
     """
     if text.startswith("@"):
         time_ms(text[1:], option)
-    elif text not in names and not is_number(text):
+    elif text not in names and not is_number(text.removeprefix("-")):
         wanted = ", ".join((*names, "an offset"))
         raise click.BadParameter(f"{text!r} is not {wanted} or @TIME", param_hint=option)
 
@@ -365,5 +367,6 @@ def _offsets_at(
         asked = dict.fromkeys(partitions, time_ms(place[1:], option))
         found = consumer.offsets_for_times(asked)
         return {at: one.offset if one.offset >= 0 else ends[at] for at, one in found.items()}
-    starts = consumer.beginning_offsets(partitions)
-    return {at: min(max(int(place), starts[at]), ends[at]) for at in partitions}
+    starts, offset = consumer.beginning_offsets(partitions), int(place)
+    wanted = {at: ends[at] + offset if place.startswith("-") else offset for at in partitions}
+    return {at: min(max(wanted[at], starts[at]), ends[at]) for at in partitions}

@@ -74,6 +74,7 @@ def test_missing_topic_among_several_is_an_error(call, topics, group):
         (["--pattern", "t", "--partition", 0], "--partition requires exactly one topic"),
         (["t", "--until", 5, "--exit-at-end"], "--until conflicts with --exit-at-end"),
         (["t", "--until", "earliest"], "'earliest' is not latest, an offset or @TIME"),
+        (["t", "--from", "--5"], "'--5' is not earliest, latest, an offset or @TIME"),
         (["t", "--from", "x"], "'x' is not earliest, latest, an offset or @TIME"),
         (["t", "--format", "{k}"], "unknown field {k}: use topic, "),
         (["t", "--format", "{key}", "--json"], "--format conflicts with --json"),
@@ -101,7 +102,19 @@ def test_until_ends_before_an_offset_or_a_time(call, topic):
     assert consume("--until", "@2001-01-01") == []
     assert consume("--until", "@2101-01-01") == list(range(20))
     assert consume("--from", "latest", "--until", "latest") == []
+    assert consume("--from", -2, "--until", -1) == [8, 18]
+    assert consume("--from", -100, "--until", "-0") == list(range(20))
     assert len(consume("--until", "latest", "--max", 7)) == 7
+
+
+def test_partition_that_begins_behind_its_end_is_not_read(call, topic):
+    """Partition 0 takes several polls; partition 1 has records, all after its end."""
+    lines = [b'{"value": "", "partition": 0, "timestamp": 5}'] * 2000
+    lines += [b'{"value": "", "partition": 1, "timestamp": 0}'] * 1505
+    lines += [b'{"value": "", "partition": 1, "timestamp": 5}'] * 5
+    call("produce", topic, "--input", "json", stdin=b"\n".join(lines))
+    read = printed(call, topic, "--from", "@5", "--until", 1500, "--format", "{partition}@{offset}")
+    assert read == [f"0@{n}" for n in range(1500)]
 
 
 @contextmanager
