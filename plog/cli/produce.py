@@ -15,7 +15,6 @@ import click
 from plog.cli.output import (
     ELECTION_S,
     bootstrap_option,
-    json_option,
     print_json,
     say,
     warn_of_leaderless,
@@ -36,7 +35,12 @@ MAX_PARTITIONS = 2**31 - 1
 @click.argument("topic")
 @click.argument("source", type=click.File("rb"), default="-")
 @bootstrap_option
-@json_option
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Print the outcome as JSON; for a SOURCE of JSON use --input json.",
+)
 @click.option(
     "--input",
     "form",

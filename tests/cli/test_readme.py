@@ -137,9 +137,10 @@ def test_first_steps_work_from_the_first_to_the_last(tmp_path: Path) -> None:
         assert [
             [*line[:2], *line[3:]] for line in columns if len(line) == 6 and line[4] == "ann"
         ] == [["0", "0", "", "ann", "Ann"], ["0", "2", "", "ann", "null"]]
+        assert ["role=admin", "cyd", "Cyd"] in [line[3:] for line in columns]
         assert "0@1 bob=Bob" in printed
         assert "greetings\thello" in printed
-        assert printed[-3:] == ["Ann", "Bob", "null"]
+        assert printed[-4:] == ["Ann", "Bob", "null", "Cyd"]
 
         shell.typed("\n".join(blocks(FIRST_STEPS, "Back up and restore a topic")))
         records = [
