@@ -68,17 +68,17 @@ def describe(
     columns = COLUMNS
     if kind == LOGGERS:
         shown, columns = slice(shown.start, None), LEVEL_COLUMNS
-    rows = []
+    rows: list[list[object]] = []
     for name, entries in found.items():
         for entry in entries:
             if kind == LOGGERS:
-                rows.append([name, entry.name, entry.value][shown])
+                rows.append(list([name, entry.name, entry.value][shown]))
                 continue
             if entry.source == "default" and not show_all:
                 continue
             value = "(secret)" if entry.sensitive and not as_json else entry.value
             row = [name, entry.name, value, entry.source, entry.read_only, entry.documentation]
-            rows.append(row[shown])
+            rows.append(list(row[shown]))
     if found:
         print_rows(rows, columns[shown], as_json=as_json)
     raise_all(faults)

@@ -13,7 +13,12 @@ from plog.cli.kafka import group_resets
 from plog.cli.kafka.config import Clients
 from plog.cli.kafka.options import LONG_BITS, Given, OptionFault, Options, UsageFault
 from plog.cli.kafka.texts import execution_text, java_text
-from plog.client.group_admin import CONSUMER_PROTOCOL, DEAD, GroupDescription, GroupMember
+from plog.client.group_descriptions import (
+    CONSUMER_PROTOCOL,
+    DEAD,
+    GroupDescription,
+    GroupMember,
+)
 from plog.errors import ErrorCode, GroupIdNotFound, KafkaError, PlogError
 from plog.types import TopicPartition
 
