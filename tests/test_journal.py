@@ -121,3 +121,11 @@ def test_journalctl_selects_by_priority(journal: Path) -> None:
     warnings = entries(journal / "warnings")
     assert warnings == [one for one in everything if one[0] <= 4]
     assert 0 < len(warnings) < len(everything)
+
+
+@pytest.mark.parametrize("unit", sorted((ROOT / "systemd").glob("*.service")), ids=lambda p: p.name)
+def test_units_let_journald_read_the_priorities(unit: Path) -> None:
+    """The default of SyslogLevelPrefix= is yes."""
+    text = unit.read_text()
+    assert "SyslogLevelPrefix" not in text
+    assert "StandardError" not in text

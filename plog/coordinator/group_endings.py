@@ -6,6 +6,7 @@ Owns the order of storing and forgetting. Never decides whether a group is empty
 
 from __future__ import annotations
 
+import logging
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 
@@ -26,7 +27,9 @@ from plog.runtime.bounded_lines import BoundedLines
 from plog.runtime.give_way import giving_way
 from plog.runtime.trusted_time import TrustedTime
 from plog.settings.definitions import BrokerSettings
-from plog.types import TopicPartition
+from plog.types import TopicPartition, counted
+
+log = logging.getLogger(__name__)
 
 MINUTE_MS = 60_000
 
@@ -77,6 +80,7 @@ class GroupEndings:
             position = await self._append(shard, pairs)
             for step, at in enumerate(partitions):
                 group.offsets.forget(at, position + step)
+            log.debug("deleted %s of group %.100r", counted(len(pairs), "offset"), group_id)
             if group.is_forgettable:
                 await self.delete(group_id)
 
@@ -116,6 +120,7 @@ class GroupEndings:
             return told(failure, too_large=ErrorCode.UNKNOWN_SERVER_ERROR)
         if shard.groups.get(group_id) is group:
             del shard.groups[group_id]
+            log.debug("deleted group %.100r", group_id)
         return ErrorCode.NONE
 
     def _begin_again(self, group: Group) -> ClassicGroup | ConsumerGroup:

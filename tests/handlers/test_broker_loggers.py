@@ -24,6 +24,8 @@ from plog.protocol.messages.configs import (
     ListConfigResourcesRequest,
 )
 from plog.settings import BrokerSettings
+from tests.coordinator.conftest import await_coordinator
+from tests.coordinator.members import ByHand
 from tests.handlers.running import Running
 from tests.handlers.wire import Speaker, create_topic, fetch_request, make_batch, produce
 
@@ -38,16 +40,26 @@ Change = tuple[str, int, str | None]
 
 
 @pytest.fixture(scope="module")
-def wire(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Speaker]:
-    running = Running(tmp_path_factory.mktemp("loggers"))
-    yield running.wire
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    running = Running(
+        tmp_path_factory.mktemp("loggers"),
+        offsets_topic_num_partitions=1,
+        group_initial_rebalance_delay_ms=0,
+    )
+    yield running
     running.stop()
+
+
+@pytest.fixture
+def wire(running: Running) -> Speaker:
+    return running.wire
 
 
 @pytest.fixture(autouse=True)
 def _levels() -> Iterator[None]:
     """Put the levels of this process back: the broker runs in it."""
-    before = {name: logging.getLogger(name).level for name in ("root", PACKAGE, MODULE)}
+    names = ("root", "plog", PACKAGE, MODULE, REQUESTS)
+    before = {name: logging.getLogger(name).level for name in names}
     yield
     for name, level in before.items():
         logging.getLogger(None if name == "root" else name).setLevel(level)
@@ -171,7 +183,31 @@ def test_loggers_are_listed_by_broker(wire: Speaker) -> None:
     assert [(one.resource_name, one.resource_type) for one in listed] == [("0", LOGGER)]
 
 
-# -- the lines of requests
+# -- the lines that DEBUG adds
+
+
+def test_debug_shows_connections_rolls_leaders_and_groups(
+    running: Running, wire: Speaker, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert alter(wire, ("plog", SET, "DEBUG")) is ErrorCode.NONE
+    topic, _ = create_topic(wire, partitions=1, segment_bytes=300)
+    for _ in range(3):
+        assert produce(wire, topic, make_batch([b"v" * 150])).error_code == ErrorCode.NONE
+    await_coordinator(wire, "readers")
+    member = ByHand(running.port, "readers")
+    member.join()
+    assert member.sync({member.member_id: b"all"}).error_code == ErrorCode.NONE
+    assert alter(wire, ("plog", DELETE, None)) is ErrorCode.NONE
+    lines = [f"{one.name}: {one.getMessage()}" for one in caplog.records if one.levelno == 10]
+    for expected in (
+        r"plog\.network\.control_plane: opened connection from 127\.0\.0\.1:\d+ on PLAINTEXT",
+        rf"plog\.storage\.log: {topic}-0: rolled at offset 1",
+        rf"plog\.cluster\.controller: state of {topic}-0: .*leader=0.*",
+        r"plog\.coordinator\.group_coordinator: loaded 0 groups from __consumer_offsets-0",
+        r"plog\.coordinator\.group_coordinator: "
+        r"group 'readers' stores generation 1 with 1 member: NONE",
+    ):
+        assert any(re.fullmatch(expected, line) for line in lines), (expected, lines)
 
 
 def test_request_log_has_a_line_for_each_request_of_a_handler(
