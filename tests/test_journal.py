@@ -34,7 +34,7 @@ journalctl -D /run/log/journal -t events -o json -p warning > "$1/warnings"
 kill $!
 """
 EVENTS = """
-import logging, sys
+import logging, sys, threading, warnings
 from plog.ops.stderr_log import start_log
 start_log(sys.argv[1])
 log = logging.getLogger("plog.some.module")
@@ -45,6 +45,14 @@ try:
     raise OSError("first\\nsecond")
 except OSError:
     log.exception("failed")
+thread = threading.Thread(target=lambda: 1 / 0, name="worker")
+thread.start()
+thread.join()
+warnings.warn("old")
+class Broken:
+    def __del__(self):
+        raise KeyError("lost")
+Broken()
 raise ValueError("uncaught")
 """
 FAILURE = (
@@ -95,25 +103,32 @@ def test_each_line_has_the_priority_of_its_event(journal: Path) -> None:
     end = found.index((3, r"OSError: first\nsecond"))
     assert found[6] == (3, "Traceback (most recent call last):")
     assert {priority for priority, _ in found[6 : end + 1]} == {3}
-    assert found[end + 1] == (2, "CRITICAL plog: ended by an internal error")
-    assert (2, "ValueError: uncaught") in found[end + 1 :]
+    rest = found[end + 1 :]
+    assert rest[0] == (3, "ERROR plog: thread 'worker' ended by an internal error")
+    assert (3, "ZeroDivisionError: division by zero") in rest
+    (warned,) = [number for number, text in rest if "UserWarning: old" in text]
+    assert warned == 4
+    assert (3, "KeyError: 'lost'") in rest
+    assert (2, "CRITICAL plog: ended by an internal error") in rest
+    assert (2, "ValueError: uncaught") in rest
     assert found[-1] == (2, FAILURE)
 
 
 def test_json_lines_have_it_too(journal: Path) -> None:
     found = [(n, json.loads(text)) for n, text in entries(journal / "all") if text[0] == "{"]
-    assert [(n, event["level"], event["message"]) for n, event in found] == [
+    uncaught = [event for _, event in found if event["logger"] == "plog"]
+    assert [event["level"] for event in uncaught] == ["ERROR", "ERROR", "CRITICAL"]
+    assert uncaught[-1]["exception"].endswith("\nValueError: uncaught")
+    usual = [one for one in found if one[1]["logger"] == "plog.some.module"]
+    assert [(n, event["level"], event["message"]) for n, event in usual] == [
         (7, "DEBUG", "event"),
         (6, "INFO", "event"),
         (4, "WARNING", "event"),
         (3, "ERROR", "event"),
         (2, "CRITICAL", "event"),
         (3, "ERROR", "failed"),
-        (2, "CRITICAL", "ended by an internal error"),
     ]
-    *_, failed, uncaught = (event.get("exception", "") for _, event in found)
-    assert failed.endswith("\nOSError: first\\nsecond")
-    assert uncaught.endswith("\nValueError: uncaught")
+    assert usual[-1][1]["exception"].endswith("\nOSError: first\\nsecond")
 
 
 def test_journalctl_selects_by_priority(journal: Path) -> None:
