@@ -15,6 +15,8 @@ from http.client import HTTPException
 from pathlib import Path
 from typing import NamedTuple
 
+import psutil
+
 from plog import __version__
 from plog.client.admin import BROKER
 from plog.client.connection import Connection, address_of
@@ -22,6 +24,7 @@ from plog.client.metadata import parse_bootstrap
 from plog.errors import KafkaError, PlogError
 from plog.ops import watch
 from plog.ops.findings import Finding, Findings, Verdict, graded
+from plog.ops.host_facts import broker_process
 from plog.protocol.messages.cluster import DescribeLogDirsRequest, DescribeLogDirsResponse
 from plog.protocol.messages.configs import (
     DescribeConfigsRequest,
@@ -39,6 +42,7 @@ EVERYWHERE = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}
 """An address of this host for listeners on all addresses."""
 LOOPBACK = ("127.", "localhost", "::1")
 FREE_SHARE = 0.1
+USED_SHARE = 0.8
 NAMES_SHOWN = 3
 CLOCK_DIFFERENCE_S = 2.0
 MB = 1 << 20
@@ -84,6 +88,7 @@ def examine_running(settings: BrokerSettings, log_dirs: Sequence[Path]) -> Findi
     if described is None:
         return
     yield Finding("broker", Verdict.OK, f"{own} is running")
+    yield from _descriptors(log_dirs)
     yield from _partitions(described)
     yield from _disks(through)
     if (page := settings.metrics_listener) is None:
@@ -231,6 +236,19 @@ def _disks(at: tuple[str, int]) -> Findings:
             advice = "a full disk refuses records: lower retention.bytes or retention.ms"
             is_enough = one.usable_bytes >= FREE_SHARE * one.total_bytes
             yield graded("disks", is_enough, text, advice)
+
+
+def _descriptors(log_dirs: Sequence[Path]) -> Findings:
+    """Check the limit of the process; another user may not see it."""
+    try:
+        process = psutil.Process(broker_process(log_dirs))
+        most, used = process.rlimit(psutil.RLIMIT_NOFILE)[0], process.num_fds()
+    except (ProcessLookupError, psutil.Error):
+        return
+    text = f"the running broker has {used:,} of {most:,} file descriptors open"
+    advice = "raise LimitNOFILE= of its unit and restart it: without free ones it refuses clients"
+    is_enough = most == psutil.RLIM_INFINITY or used <= USED_SHARE * most
+    yield graded("limits", is_enough, text, advice)
 
 
 # -- the metrics page --------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import threading
 import time
@@ -12,8 +13,10 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from plog import __version__
+from plog.cli.doctor import command
 from plog.client.admin import Admin
 from plog.ops.clocks import ClockState, kernel_clock
 from plog.ops.doctor import Finding, Verdict, examine, examine_client
@@ -173,6 +176,33 @@ def test_older_release_and_another_clock_are_warnings(broker: BrokerProcess) -> 
 
 def test_page_states_its_time(broker: BrokerProcess) -> None:
     assert clock_difference(str(broker.overrides["metrics.listener"])) == 0
+
+
+@pytest.mark.parametrize(("share", "verdict"), [(0.0, Verdict.WARNING), (0.8, Verdict.OK)])
+def test_descriptors_of_the_process_are_counted(
+    broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch, share: float, verdict: Verdict
+) -> None:
+    monkeypatch.setattr("plog.ops.running_broker.USED_SHARE", share)
+    *_, finding = of(examine(properties_of(broker)), "limits")
+    assert finding.verdict is verdict
+    (open_fds, most) = re.findall(r"[\d,]+", finding.text)
+    assert 10 < int(open_fds.replace(",", "")) < int(most.replace(",", ""))
+
+
+def test_command_names_options_that_exclude_each_other() -> None:
+    for arguments in (["-b", "h:1", "file"], ["-b", "h:1", "--env"], ["-b", "h:1", "--spark"]):
+        done = CliRunner().invoke(command, arguments)
+        assert done.exit_code == 2
+        assert "use -b alone: it reads no settings of this host" in done.output
+    done = CliRunner().invoke(command, ["--spark", "--env"])
+    assert "omit PROPERTIES, --env and --override" in done.output
+
+
+def test_command_reads_variables_like_the_server(broker: BrokerProcess) -> None:
+    variables = {"PLOG_NUM_PARTITIONS": "few", "KAFKA_NODE_ID": "7"}
+    for more, is_read in ((), False), (["--env"], True):
+        done = CliRunner(env=variables).invoke(command, [properties_of(broker), *more, "--json"])
+        assert ("PLOG_NUM_PARTITIONS: `num.partitions`: 'few' is not" in done.output) == is_read
 
 
 def test_stopped_broker_is_no_fault(tmp_path: Path) -> None:
