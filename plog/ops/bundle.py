@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 from plog.client.connection import address_of
 from plog.client.metadata import parse_bootstrap
-from plog.errors import ConfigError, PlogError
+from plog.errors import ConfigError, NetworkException, PlogError, RequestTimedOut
 from plog.ops import cluster_facts, host_facts
 from plog.ops.doctor import examine, examine_client
 from plog.ops.running_broker import EVERYWHERE, metrics_listener
@@ -189,18 +189,24 @@ def _parts(source: Source, settings: BrokerSettings | None) -> Parts:
         places = [unit.on_host(path) for path in places]
     address = source.bootstrap or _address(settings)
 
+    unreachable: list[PlogError] = []
+
     def of_broker(ask: Callable[[str], Any]) -> Any:
         if source.bootstrap is None:
             _check_running(settings, places)
-        return ask(address)
+        if unreachable:  # a broker that hangs is waited for once
+            raise unreachable[0]
+        try:
+            return ask(address)
+        except (NetworkException, RequestTimedOut) as error:
+            unreachable.append(error)
+            raise
 
     def of_process() -> Any:
         _check_running(settings, places)
         return host_facts.process(host_facts.broker_process(places))
 
-    def page() -> str:
-        if source.bootstrap is None:
-            _check_running(settings, places)
+    def page(address: str) -> str:
         return _page(address, settings if source.bootstrap is None else None)
 
     return [
@@ -215,7 +221,7 @@ def _parts(source: Source, settings: BrokerSettings | None) -> Parts:
         ("disks.json", "space, files and partitions in the log directories",
          lambda: host_facts.disks(places)),
         ("process.json", "the broker's process and its threads", of_process),
-        ("metrics.txt", "metrics page", page),
+        ("metrics.txt", "metrics page", lambda: of_broker(page)),
         ("cluster.json", "brokers and features", lambda: of_broker(cluster_facts.cluster)),
         ("broker-settings.json", "settings that the broker uses now",
          lambda: of_broker(cluster_facts.broker_settings)),

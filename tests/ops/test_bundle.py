@@ -133,6 +133,26 @@ def test_bundle_of_another_host_has_the_parts_of_the_protocol(
     }
 
 
+def test_bundle_waits_once_for_a_broker_that_hangs(
+    broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("plog.ops.running_broker.WAIT_MS", 200)
+    monkeypatch.setattr("plog.ops.cluster_facts.WAIT_MS", 200)
+    monkeypatch.setattr("plog.ops.bundle.WAIT_S", 0.2)
+    with broker.suspended():
+        bundle = collect(Source(str(broker.directory / "server.properties")))
+    failed = {part.name: part.error for part in bundle.parts if part.error}
+    assert set(failed) == {
+        *("metrics.txt", "cluster.json", "broker-settings.json", "topics.json"),
+        *("groups.json", "transactions.json", "log.txt"),
+    }
+    assert "did not answer" in failed["cluster.json"]
+    assert failed["groups.json"] == failed["cluster.json"]
+    process = json.loads(bundle.contents["process.json"])
+    assert {one["state"] for one in process["threads"]} == {"T"}
+    assert b"the running broker does not answer" in bundle.contents["doctor.txt"]
+
+
 def test_bundle_without_a_broker_names_what_is_missing(tmp_path: Path) -> None:
     path = tmp_path / "server.properties"
     path.write_text(f"log.dirs={tmp_path}/data\nlog.retntion.ms=1\nssl.key.password=sesame\n")
