@@ -84,17 +84,21 @@ def key_of(name: str, known: Iterable[str]) -> str:
     return next((key for key in known if key.lower() == text), text)
 
 
-def read_environment(variables: Mapping[str, str], known: Iterable[str]) -> Environment:
+def read_environment(
+    variables: Mapping[str, str], known: Iterable[str], listeners: str | None = None
+) -> Environment:
     """Find the settings among all variables of a process.
 
     Args:
         known: all keys that plog or Kafka has.
+        listeners: the value of that key in the file; None if the file does not have it.
     """
     known = set(known)
     found = Environment()
     kafka = {name: variables[name] for name in sorted(variables) if name.startswith(KAFKA)}
     _skip(kafka, found)
     _take_kraft(kafka, variables, found)
+    _take_advertised(kafka, listeners, found)
     for name, value in kafka.items():
         key = key_of(name.removeprefix(KAFKA), known)
         if key in known:
@@ -141,6 +145,8 @@ NODE_ID: Final = "KAFKA_NODE_ID"
 LISTENERS: Final = "KAFKA_LISTENERS"
 ADVERTISED: Final = "KAFKA_ADVERTISED_LISTENERS"
 PROTOCOLS: Final = "KAFKA_LISTENER_SECURITY_PROTOCOL_MAP"
+EVERYWHERE: Final = re.compile(r"[^:]*://(0\.0\.0\.0|\[::\])?:")
+"""A listener on all addresses."""
 
 
 def _take_kraft(kafka: dict[str, str], variables: Mapping[str, str], found: Environment) -> None:
@@ -178,10 +184,22 @@ def _take_kraft(kafka: dict[str, str], variables: Mapping[str, str], found: Envi
             kafka[name] = ",".join(kept)
             gone = ", ".join(one for one in entries if one not in kept)
             say(name, f"ignored {gone}: plog has no KRaft controller")
-    if LISTENERS not in kafka and kafka.get(ADVERTISED):
-        # Kafka's image does so, too.
-        kafka[LISTENERS] = re.sub(r"://(\[[^\]]*\]|[^:,]*):", "://0.0.0.0:", kafka[ADVERTISED])
-        say(ADVERTISED, f"without {LISTENERS}, plog listens on {kafka[LISTENERS]}")
+
+
+def _take_advertised(kafka: dict[str, str], listeners: str | None, found: Environment) -> None:
+    """Listen on all addresses, as Kafka's image does, where only advertised listeners are set.
+
+    A file that names an address stays in force: a variable that does not mention it must not open
+    the broker to other hosts.
+    """
+    advertised = kafka.get(ADVERTISED)
+    if not advertised or LISTENERS in kafka:
+        return
+    if listeners is not None and not all(map(EVERYWHERE.match, _items(listeners))):
+        return
+    kafka[LISTENERS] = re.sub(r"://(\[[^\]]*\]|[^:,]*):", "://0.0.0.0:", advertised)
+    text = f"without {LISTENERS}, plog listens on {kafka[LISTENERS]}"
+    found.warnings.append(Remark(ADVERTISED, text))
 
 
 def _items(text: str) -> list[str]:

@@ -69,18 +69,32 @@ def load(
         ConfigError: one line for each thing that is wrong, beginning with its place.
     """
     settings, warnings = read(path, overrides, environment)
-    log_remarks(warnings, environment)
+    log_remarks(warnings, variables_in_force(path, overrides, environment))
     return settings
 
 
-def log_remarks(warnings: Iterable[str], environment: Mapping[str, str] | None) -> None:
-    """Log the warnings of `read`, and the variables that set keys."""
-    if environment is not None:
-        found = {one.key: one.name for one in read_environment(environment, _all_keys()).variables}
-        names = ", ".join(f"{key} ({name})" for key, name in found.items())
-        logger.info("settings from the environment: %s", names or "none")
+def log_remarks(warnings: Iterable[str], variables: Sequence[str] | None) -> None:
+    """Log the warnings of `read`, and the variables that set keys; None if none were read."""
+    if variables is not None:
+        logger.info("settings from the environment: %s", ", ".join(variables) or "none")
     for warning in warnings:
         logger.warning("%s", warning)
+
+
+def variables_in_force(
+    path: Path | str | None,
+    overrides: Sequence[str],
+    environment: Mapping[str, str] | None,
+) -> list[str] | None:
+    """Return `key (NAME)` for each key that a variable sets; None without an environment."""
+    if environment is None:
+        return None
+    given, _, _ = _gather(path, overrides, environment)
+    return [
+        f"{key} ({one.place.text.removesuffix(': ')})"
+        for key, one in given.items()
+        if one.place.number in (KAFKA_VARIABLE, PLOG_VARIABLE)
+    ]
 
 
 def peek(
@@ -91,16 +105,10 @@ def peek(
 ) -> str | None:
     """Return the text that is given for one key, without a check of any; None if there is none."""
     try:
-        given = {entry.key: entry.value for entry in load_properties(path)} if path else {}
-    except ConfigError:
-        given = {}
-    for variable in read_environment(environment or {}, _all_keys()).variables:
-        given[variable.key] = variable.value
-    for override in overrides:
-        name, _, value = override.partition("=")
-        given[name.strip()] = value
-    text = given.get(key)
-    return None if text is None else text.strip()
+        given, _, _ = _gather(path, overrides, environment)
+    except ConfigError:  # the file cannot be read
+        given, _, _ = _gather(None, overrides, environment)
+    return given[key].value.strip() if key in given else None
 
 
 def read(
@@ -116,6 +124,15 @@ def read(
     Raises:
         ConfigError: one line for each thing that is wrong, beginning with its place.
     """
+    given, faults, warnings = _gather(path, overrides, environment)
+    settings = _settings(given, faults, warnings)
+    return settings, _lines(warnings)
+
+
+def _gather(
+    path: Path | str | None, overrides: Sequence[str], environment: Mapping[str, str] | None
+) -> tuple[dict[str, Given], list[Remark], list[Remark]]:
+    """Return the last value of each key, and the faults and warnings found so far."""
     given: dict[str, Given] = {}
     faults: list[Remark] = []
     warnings: list[Remark] = []
@@ -135,6 +152,17 @@ def read(
             faults.append(Remark(OVERRIDE, f"{override!r} is not of the form key=value"))
             continue
         given[name.strip()] = Given(value, OVERRIDE)
+    return given, faults, warnings
+
+
+def _settings(
+    given: Mapping[str, Given], faults: list[Remark], warnings: list[Remark]
+) -> BrokerSettings:
+    """Check all values; add to the faults and warnings.
+
+    Raises:
+        ConfigError: there are faults.
+    """
     known: dict[str, str] = {}
     for name, (value, place) in given.items():
         declared = BrokerSettings.KEYS.get(name)
@@ -155,7 +183,7 @@ def read(
         faults.append(Remark(place, f"`{key}`: {reason}"))
     if faults:
         raise ConfigError("\n".join(_lines(faults)), _lines(warnings))
-    return BrokerSettings(known), _lines(warnings)
+    return BrokerSettings(known)
 
 
 def _take_environment(
@@ -170,15 +198,13 @@ def _take_environment(
         number = PLOG_VARIABLE if name.startswith(PLOG) else KAFKA_VARIABLE
         return Place(number, f"{name}: ")
 
-    found = read_environment(environment, _all_keys())
+    listeners = given["listeners"].value if "listeners" in given else None
+    known = [*BrokerSettings.KEYS, *REFUSED, *KAFKA_ONLY]
+    found = read_environment(environment, known, listeners)
     for name, key, value in found.variables:
         given[key] = Given(value, place(name))
     faults += [Remark(place(name), text) for name, text in found.faults]
     warnings += [Remark(place(name), text) for name, text in found.warnings]
-
-
-def _all_keys() -> list[str]:
-    return [*BrokerSettings.KEYS, *REFUSED, *KAFKA_ONLY]
 
 
 def _lines(remarks: Iterable[Remark]) -> list[str]:

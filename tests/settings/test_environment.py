@@ -143,6 +143,24 @@ def test_listeners_follow_the_advertised_ones_as_in_kafkas_image() -> None:
 
 
 @pytest.mark.parametrize(
+    ("in_file", "host", "port"),
+    [
+        ("PLAINTEXT://0.0.0.0:9092", "0.0.0.0", 9093),
+        ("PLAINTEXT://:9092", "0.0.0.0", 9093),
+        ("PLAINTEXT://127.0.0.1:9092", "127.0.0.1", 9092),
+    ],
+)
+def test_listener_of_one_address_in_the_file_stays(
+    tmp_path: Path, in_file: str, host: str, port: int
+) -> None:
+    path = tmp_path / "server.properties"
+    path.write_text(f"listeners={in_file}\n")
+    variables = {"KAFKA_ADVERTISED_LISTENERS": "PLAINTEXT://broker:9093"}
+    (listener,) = read(path, environment=variables)[0].parsed_listeners()
+    assert (listener.host, listener.port, listener.advertised_port) == (host, port, 9093)
+
+
+@pytest.mark.parametrize(
     ("more", "text"),
     [
         (
