@@ -140,7 +140,7 @@ def collect(source: Source) -> Bundle:
                 text = masker.text(made)
             else:
                 text = json.dumps(masker.json(made), indent=1, ensure_ascii=False)
-            data = (text + "\n").encode(errors="replace")
+            data = (text.rstrip("\n") + "\n").encode(errors="replace")
         except Exception as error:  # noqa: BLE001 - a bug in one part must not hide the others
             reason = masker.text(str(error) or repr(error))
             bundle.parts.append(Part(name, about, error=printable(reason.replace("\n", "; "))))
@@ -307,5 +307,6 @@ def _log(source: Source, unit: str | None) -> str:
         check=False,
     )
     if done.returncode:
-        raise NotCollected(f"journalctl: {done.stderr.decode(errors='replace').strip()}")
+        reason = done.stderr.decode(errors="replace").strip()
+        raise NotCollected(f"journalctl ended with status {done.returncode}: {reason}")
     return done.stdout[-MAX_LOG_BYTES:].decode(errors="replace")

@@ -14,6 +14,7 @@ import pytest
 from plog.client.admin import Admin
 from plog.ops.bundle import Bundle, BundleError, Source, collect, default_name
 from plog.ops.secrets import HIDDEN, Masker
+from tests.ops.test_doctor import unit  # noqa: F401 - a fixture
 from tests.servers import BrokerProcess, free_port
 
 SECRETS = {
@@ -166,6 +167,23 @@ def test_bundle_without_a_broker_names_what_is_missing(tmp_path: Path) -> None:
     for name, reason in failed.items():
         assert f"{name}" in found["README.txt"].decode()
         assert f"NOT COLLECTED: {reason}" in found["README.txt"].decode()
+
+
+@pytest.mark.usefixtures("unit")
+def test_log_of_a_unit_is_in_the_journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    journal = tmp_path / "journalctl"
+    journal.write_text('#!/bin/sh\necho "$@"; echo "INFO password=sesame"; exit "$STATUS"\n')
+    journal.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    path = tmp_path / "server.properties"
+    path.write_text(f"log.dirs={tmp_path}/data\n")
+    monkeypatch.setenv("STATUS", "0")
+    asked, line = collect(Source(str(path), log_lines=3)).contents["log.txt"].decode().splitlines()
+    assert asked == "--unit plog.service --lines 3 --no-pager --output short-iso-precise"
+    assert line == "INFO password=[hidden]"
+    monkeypatch.setenv("STATUS", "1")
+    failed = {part.name: part.error for part in collect(Source(str(path))).parts}
+    assert failed["log.txt"].startswith("journalctl ended with status 1")
 
 
 def test_bundle_never_overwrites_and_is_for_its_owner_only(tmp_path: Path) -> None:
