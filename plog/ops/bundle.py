@@ -28,7 +28,7 @@ from plog.ops import cluster_facts, host_facts
 from plog.ops.doctor import examine, examine_client
 from plog.ops.running_broker import EVERYWHERE, metrics_listener
 from plog.ops.secrets import Masker
-from plog.ops.units import unit_of
+from plog.ops.units import Unit, unit_of
 from plog.printable import printable
 from plog.settings.definitions import BrokerSettings
 from plog.settings.properties import load_properties
@@ -133,7 +133,11 @@ def collect(source: Source) -> Bundle:
     with suppress(ConfigError):  # the doctor's part has the reasons
         settings, _ = read(source.properties, source.overrides, source.environment)
     bundle = Bundle(time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
-    for name, about, make in _parts(source, settings):
+    places = _places(source, settings)
+    with suppress(OSError):  # no broker runs, or this user does not see it
+        for name, value in host_facts.variables(host_facts.broker_process(places)).items():
+            masker.learn(name, value)
+    for name, about, make in _parts(source, settings, places):
         try:
             made = make()
             if isinstance(made, str):
@@ -152,7 +156,7 @@ def collect(source: Source) -> Bundle:
 
 
 def _learn_secrets(source: Source, masker: Masker) -> None:
-    for name, value in os.environ.items():
+    for name, value in {**os.environ, **(source.environment or {})}.items():
         masker.learn(name, value)
     for override in source.overrides:
         masker.learn(*override.partition("=")[::2])
@@ -182,11 +186,18 @@ def _table_of_contents(bundle: Bundle) -> str:
 Parts = list[tuple[str, str, Callable[[], Any]]]
 
 
-def _parts(source: Source, settings: BrokerSettings | None) -> Parts:
+def _places(source: Source, settings: BrokerSettings | None) -> list[Path]:
+    """Return the log directories, as this host sees them."""
     places = [Path(text).absolute() for text in settings.log_dirs] if settings else []
-    unit = None if source.properties is None else unit_of(source.properties)
-    if unit is not None:
-        places = [unit.on_host(path) for path in places]
+    unit = _unit(source)
+    return places if unit is None else [unit.on_host(path) for path in places]
+
+
+def _unit(source: Source) -> Unit | None:
+    return None if source.properties is None else unit_of(source.properties)
+
+
+def _parts(source: Source, settings: BrokerSettings | None, places: Sequence[Path]) -> Parts:
     address = source.bootstrap or _address(settings)
 
     unreachable: list[PlogError] = []
@@ -229,7 +240,7 @@ def _parts(source: Source, settings: BrokerSettings | None) -> Parts:
         ("groups.json", "consumer groups", lambda: of_broker(cluster_facts.groups)),
         ("transactions.json", "transactional ids", lambda: of_broker(cluster_facts.transactions)),
         ("log.txt", f"last {source.log_lines:,} log lines",
-         partial(_log, source, unit.name if unit is not None else None)),
+         partial(_log, source)),
     ]  # fmt: skip
 
 
@@ -291,15 +302,15 @@ def _page(address: str, settings: BrokerSettings | None) -> str:
     return data.decode(errors="replace")
 
 
-def _log(source: Source, unit: str | None) -> str:
+def _log(source: Source) -> str:
     if source.log is not None:
         with open(source.log, "rb") as file:
             file.seek(max(file.seek(0, os.SEEK_END) - MAX_LOG_BYTES, 0))
             lines = file.read(MAX_LOG_BYTES).decode(errors="replace").splitlines()
         return "\n".join(lines[-source.log_lines :])
-    if unit is None:
+    if (unit := _unit(source)) is None:
         raise NotCollected("no systemd unit uses these settings: name the log with --log FILE")
-    command = ["journalctl", "--unit", unit, "--lines", str(source.log_lines)]
+    command = ["journalctl", "--unit", unit.name, "--lines", str(source.log_lines)]
     done = subprocess.run(
         [*command, "--no-pager", "--output", "short-iso-precise"],
         capture_output=True,

@@ -127,19 +127,24 @@ def process(pid: int) -> dict[str, Any]:
             }
         )
     files = {name: _read(directory / name).replace("\0", "\n") for name in PROCESS_FILES}
-    variables = _read(directory / "environ").split("\0")
     return {
         "id": pid,
         **{name: text.splitlines() for name, text in files.items()},
-        "variables": shown_variables(dict(one.split("=", 1) for one in variables if "=" in one)),
+        "variables": shown_variables(variables(pid)),
         "descriptors": _count(directory / "fd"),
         "threads": threads,
     }
 
 
-def shown_variables(variables: Mapping[str, str]) -> dict[str, str]:
+def variables(pid: int) -> dict[str, str]:
+    """Return all variables of a process; none if this user may not read them."""
+    pairs = _read(PROC / str(pid) / "environ").split("\0")
+    return dict(one.split("=", 1) for one in pairs if "=" in one)
+
+
+def shown_variables(given: Mapping[str, str]) -> dict[str, str]:
     """Return the variables that concern plog."""
-    return {name: variables[name] for name in sorted(variables) if SHOWN.fullmatch(name)}
+    return {name: given[name] for name in sorted(given) if SHOWN.fullmatch(name)}
 
 
 def _read(path: Path) -> str:

@@ -36,7 +36,10 @@ JAAS = "org.example.PlainLoginModule required username='u' password=\"{}\";"
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     """A broker with secrets in its properties, its variables and on its command line."""
     directory = tmp_path_factory.mktemp("bundled")
-    variables = {"PLOG_SSL_KEY_PASSWORD": SECRETS["variable"], "AWS_KEY": SECRETS["other variable"]}
+    variables = {
+        "PLOG_SSL_KEY_PASSWORD": SECRETS["variable"],
+        "DB_PASSWORD": SECRETS["other variable"],
+    }
     made = BrokerProcess(directory, environment=variables)
     made.overrides |= {
         "metrics.listener": f"127.0.0.1:{free_port()}",
@@ -64,7 +67,8 @@ def logged(directory: Path) -> Path:
         + json.dumps({"message": f'password="{SECRETS["logged json"]}"'})
         + f"\nvia http://user:{SECRETS['url']}@proxy:3128/\n"
         f"-----BEGIN PRIVATE KEY-----\n{SECRETS['pem']}\n-----END PRIVATE KEY-----\n"
-        f"again {SECRETS['properties']} and {SECRETS['override']}\nlast\n"
+        f"again {SECRETS['properties']} and {SECRETS['override']}\n"
+        f"and the broker's {SECRETS['other variable']}, {SECRETS['variable']}\nlast\n"
     )
     return path
 
@@ -83,7 +87,7 @@ def test_bundle_of_a_running_broker(broker: BrokerProcess, tmp_path: Path) -> No
         (f"ssl.key.password={SECRETS['override']}",),
         {"PLOG_SSL_KEYSTORE_PASSWORD": SECRETS["variable"]},
         log=str(logged(tmp_path)),
-        log_lines=7,
+        log_lines=8,
     )
     bundle = collect(source)
     found = contents(bundle, tmp_path / default_name())
@@ -103,7 +107,7 @@ def test_bundle_of_a_running_broker(broker: BrokerProcess, tmp_path: Path) -> No
     assert {"S", "R", "D"} >= {one["state"] for one in process["threads"]}
     assert any("Max open files" in line for line in process["limits"])
     assert process["variables"]["PLOG_SSL_KEY_PASSWORD"] == HIDDEN
-    assert "AWS_KEY" not in process["variables"]
+    assert "DB_PASSWORD" not in process["variables"]
     assert b"plog_build_info" in found["metrics.txt"]
     assert json.loads(found["groups.json"])["count"] == 0
     (used,) = json.loads(found["broker-settings.json"]).values()
