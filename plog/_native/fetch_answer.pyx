@@ -13,6 +13,7 @@ from plog._native.fetch_call cimport (
     FETCH_FLEXIBLE_SINCE, FETCH_IDS_SINCE, FETCH_LOG_START_SINCE, FETCH_RACK_SINCE, FETCH_SESSIONS_SINCE,
     FetchCall, FetchPart, fetch_part)
 from plog._native.fetch_sessions cimport NO_SESSION_ID
+from plog._native.log_read cimport read_next_offset
 from plog._native.request cimport length_size, put_length, put_string, string_size
 from plog._native.segment cimport SegmentFiles, segment_release
 from plog._native.served cimport TOPIC_ID_BYTES, Served, served_name
@@ -174,14 +175,20 @@ cdef bint queue_zeros(Connection* c, int64_t count) noexcept nogil:
     return True
 
 
+cdef void count_sent(const FetchPart* part) noexcept nogil:
+    cdef int64_t next_offset = read_next_offset(&part.read)
+    # The first batch may begin before the offset; its reader skips those records.
+    traffic_sent(part.served.traffic, max(next_offset - part.offset, <int64_t>0), part.read.size)
+
+
 cdef bint queue_records(Connection* c, FetchPart* part) noexcept nogil:
     cdef Piece* piece = file_piece(
         part.read.segment.log_fd, part.read.position, part.read.size, part.read.segment, unpin_segment)
     if piece == NULL:
         return False
+    count_sent(part)
     part.read.segment = NULL  # the pin goes along
     queue_pieces(c, piece, piece, part.read.size)
-    traffic_sent(part.served.traffic, part.read.size)
     return True
 
 

@@ -27,6 +27,8 @@ ctypedef struct ReadResult:
 
 # An offset that the batches of READ_FOUND lie below: of the next one, or of the nearest in the index. 0 or -errno.
 cdef int read_end_offset(const ReadResult* read, int64_t* offset) noexcept nogil
+# The offset behind the last whole batch of READ_FOUND. Never waits for the disk. -1: it is not known.
+cdef int64_t read_next_offset(const ReadResult* read) noexcept nogil
 # Unless it may wait for the disk, it fails with EAGAIN where that would have to be asked.
 cdef void partition_read(
     Partition* partition, int64_t fetch_offset, int64_t max_bytes, int64_t upper_offset, bint whole_first_batch,

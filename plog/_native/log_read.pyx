@@ -11,7 +11,7 @@ from plog._native.partition cimport SegmentList, active_of, list_release
 from plog._native.segment cimport SegmentFiles, segment_retain
 from plog._native.segment_walk cimport (
     WALK_CORRUPT, WALK_FOUND, WALK_PAST_END, BatchPlace, Window, segment_check_order, segment_find,
-    segment_find_upper, segment_offset_past)
+    segment_find_upper, segment_offset_behind, segment_offset_past)
 
 
 cdef int64_t floor_segment(const SegmentList* segments, int64_t offset) noexcept nogil:
@@ -137,3 +137,10 @@ cdef int read_end_offset(const ReadResult* read, int64_t* offset) noexcept nogil
     if offset[0] >= 0:
         return 0
     return segment_offset_past(read.segment, read.position + read.size, offset)
+
+
+cdef int64_t read_next_offset(const ReadResult* read) noexcept nogil:
+    cdef int64_t offset = read.next_offset_hint
+    if offset < 0 and segment_offset_behind(read.segment, read.position, read.position + read.size, &offset):
+        return -1
+    return offset

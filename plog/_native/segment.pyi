@@ -60,6 +60,11 @@ class FileRange:
 
         Raises OSError when the index cannot be mapped.
         """
+    def next_offset(self) -> int:
+        """Return the offset behind the last whole batch.
+
+        -1: that needs the disk, or a header is damaged.
+        """
     def is_resident(self) -> bool:
         """Whether the bytes are in the page cache, by samples: sending them then keeps nobody
         waiting.

@@ -19,7 +19,7 @@ from plog._native.locks cimport add, load, pthread_mutex_destroy, pthread_mutex_
 from plog._native.segment_append cimport segment_seal
 from plog._native.segment_walk cimport (
     WALK_CORRUPT, WALK_FOUND, WALK_PAST_END, BatchPlace, Window, segment_lookup_offset, segment_lookup_time,
-    segment_offset_past)
+    segment_offset_behind, segment_offset_past)
 from plog._native.wire cimport be64
 
 cdef extern from "<sys/mman.h>" nogil:
@@ -299,6 +299,16 @@ cdef class FileRange:
             if failed:
                 raise os_error(failed)
         return offset
+
+    def next_offset(self):
+        """Return the offset behind the last whole batch, -1 if that needs the disk or a header is damaged."""
+        cdef int64_t offset = self.next_offset_hint
+        cdef int failed = 0
+        if offset < 0 and self.segment != NULL:
+            with nogil:
+                failed = segment_offset_behind(
+                    self.segment, self.position, self.position + self.size, &offset)
+        return -1 if failed else offset
 
     def is_resident(self):
         """Whether the bytes are in the page cache, by samples: sending them then keeps nobody waiting."""

@@ -40,6 +40,11 @@ cdef int segment_lookup_time(
 # end. 0 or -errno.
 cdef int segment_offset_past(SegmentFiles* segment, int64_t position, int64_t* offset) noexcept nogil
 
+# The offset of the first batch that does not end at or below `end`, walking from the index entry before it, or from
+# `position`, where a batch begins. Never waits for the disk. 0, WALK_CORRUPT or -errno.
+cdef int segment_offset_behind(
+    SegmentFiles* segment, int64_t position, int64_t end, int64_t* offset) noexcept nogil
+
 # The first batch whose last offset is at or past `target`, among the first `end` bytes of the file. Batches may be
 # missing below `gaps_legal_below` alone.
 # WALK_FOUND, WALK_PAST_END, WALK_CORRUPT (place.position says where) or -errno.

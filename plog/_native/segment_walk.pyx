@@ -94,6 +94,41 @@ cdef int segment_offset_past(SegmentFiles* segment, int64_t position, int64_t* o
     return 0
 
 
+cdef int segment_offset_behind(
+        SegmentFiles* segment, int64_t position, int64_t end, int64_t* offset) noexcept nogil:
+    cdef Window window
+    cdef BatchPlace place
+    cdef const uint8_t* entries = NULL
+    cdef int64_t size = load(&segment.size_bytes)
+    cdef int64_t start = position
+    cdef int64_t written, number
+    cdef int status
+    pthread_mutex_lock(&segment.tail_lock)
+    written = segment.offsets_written
+    if segment.tail != NULL:
+        number = search_position(segment.tail.offsets, <uint32_t>segment.tail.offset_count, end)
+        if number > 0:
+            start = max(start, <int64_t><int32_t>be32(segment.tail.offsets + (number - 1) * OFFSET_ENTRY_BYTES + 4))
+    pthread_mutex_unlock(&segment.tail_lock)
+    if start == position and written > 0:
+        status = mapped(&segment.offset_map, segment.offset_index_fd, segment.offset_map_bytes, &entries)
+        if status:
+            return status
+        number = search_position(entries, <uint32_t>written, end)
+        if number > 0:
+            start = max(start, <int64_t><int32_t>be32(entries + (number - 1) * OFFSET_ENTRY_BYTES + 4))
+    window.position = window.filled = 0
+    window.never_waits = True
+    status = batch_at(segment, start, size, &window, &place)
+    while status == WALK_FOUND:
+        offset[0] = place.base_offset
+        if place.position + place.size > end:
+            return 0
+        offset[0] = place.last_offset + 1
+        status = next_batch(segment, size, &window, &place)
+    return 0 if status == WALK_PAST_END else status
+
+
 cdef int segment_lookup_time(
         SegmentFiles* segment, int64_t timestamp, int64_t* found, int64_t* offset) noexcept nogil:
     cdef const uint8_t* entries = NULL

@@ -1,4 +1,4 @@
-# The records and bytes that clients have written to a topic, and the bytes that they have read.
+# The records and bytes that clients have written to a topic, and those that they have read.
 from libc.stdint cimport int64_t, uint8_t
 
 from plog._native.locks cimport CACHE_LINE_BYTES, add
@@ -8,6 +8,7 @@ ctypedef struct Traffic:
     int64_t received_records     # atomic, as all that follows
     int64_t received_bytes
     uint8_t apart[CACHE_LINE_BYTES]
+    int64_t sent_records
     int64_t sent_bytes
 
 cdef Traffic* traffic_new() noexcept nogil  # one pin, or NULL
@@ -17,7 +18,8 @@ cdef inline void traffic_retain(Traffic* traffic) noexcept nogil:
 cdef inline void traffic_received(Traffic* traffic, int64_t records, int64_t size) noexcept nogil:
     add(&traffic.received_records, records)
     add(&traffic.received_bytes, size)
-cdef inline void traffic_sent(Traffic* traffic, int64_t size) noexcept nogil:
+cdef inline void traffic_sent(Traffic* traffic, int64_t records, int64_t size) noexcept nogil:
+    add(&traffic.sent_records, records)
     add(&traffic.sent_bytes, size)
 
 

@@ -3,11 +3,13 @@ class TopicTraffic:
 
     def received(self, records: int, size_bytes: int) -> None:
         """Count a batch of a producer that was appended."""
-    def sent(self, size_bytes: int) -> None:
+    def sent(self, records: int, size_bytes: int) -> None:
         """Count batches in a response to a consumer."""
     @property
     def received_records(self) -> int: ...
     @property
     def received_bytes(self) -> int: ...
+    @property
+    def sent_records(self) -> int: ...
     @property
     def sent_bytes(self) -> int: ...

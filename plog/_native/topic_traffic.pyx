@@ -1,4 +1,4 @@
-"""Counts the traffic of a topic: records and bytes from clients, bytes to clients.
+"""Counts the traffic of a topic: records and bytes, from clients and to clients.
 
 Owns the counters, which network threads and handlers share. They live as long as the topic has
 partitions on this broker: segments and logs come and go without a change.
@@ -34,8 +34,8 @@ cdef class TopicTraffic:
     def received(self, int64_t records, int64_t size_bytes):
         traffic_received(self.traffic, records, size_bytes)
 
-    def sent(self, int64_t size_bytes):
-        traffic_sent(self.traffic, size_bytes)
+    def sent(self, int64_t records, int64_t size_bytes):
+        traffic_sent(self.traffic, records, size_bytes)
 
     @property
     def received_records(self):
@@ -44,6 +44,10 @@ cdef class TopicTraffic:
     @property
     def received_bytes(self):
         return load(&self.traffic.received_bytes)
+
+    @property
+    def sent_records(self):
+        return load(&self.traffic.sent_records)
 
     @property
     def sent_bytes(self):

@@ -385,14 +385,20 @@ def _response(ctx: Context, plan: Fetch, reads: Reads) -> FetchResponse:
             last = FetchableTopicResponse(topic=key.topic, topic_id=key.topic_id, partitions=[])
             responses.append(last)
         last.partitions.append(read.data)
-        if read.size_bytes and read.traffic is not None:  # followers are refused
-            read.traffic.sent(read.size_bytes)
+        _count_sent(read, plan.partitions[key].fetch_offset)
     return FetchResponse(
         error_code=ErrorCode.NONE,
         session_id=0 if plan.session is None else plan.session.session_id,
         responses=responses,
         node_endpoints=_node_endpoints(ctx, told.values()),
     )
+
+
+def _count_sent(read: Read, fetch_offset: int) -> None:
+    # Followers are refused, so this is a consumer's.
+    found = read.data.records
+    if isinstance(found, FileRange) and read.traffic is not None:
+        read.traffic.sent(max(found.next_offset() - fetch_offset, 0), len(found))
 
 
 def _told(read: Read) -> Told:

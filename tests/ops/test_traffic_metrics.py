@@ -34,15 +34,16 @@ from tests.handlers.wire import (
     make_batch,
     produce,
     produce_request,
+    walk_all,
 )
 from tests.servers import free_port
 from tests.waiting import until
 
 BATCH = make_batch([b"x" * 100] * 3)
 RECORDS, BYTES = "plog_topic_received_records_total", "plog_topic_received_bytes_total"
-SENT = "plog_topic_sent_bytes_total"
+SENT_RECORDS, SENT = "plog_topic_sent_records_total", "plog_topic_sent_bytes_total"
 RESPONSES = "plog_responses_total"
-TRAFFIC = (RECORDS, BYTES, SENT)
+TRAFFIC = (RECORDS, BYTES, SENT_RECORDS, SENT)
 
 
 @pytest.fixture(scope="module", params=["fast", "python"])
@@ -69,7 +70,7 @@ def reading(running: Running) -> watch.Reading:
 
 
 def traffic(running: Running, topic: str) -> tuple[float, ...]:
-    """Return records and bytes from producers, and bytes to consumers."""
+    """Return records and bytes from producers, and those to consumers."""
     page = reading(running)
     return tuple(page.value(name, topic=topic) for name in TRAFFIC)
 
@@ -81,14 +82,29 @@ def test_traffic_is_counted_by_topic(running: Running) -> None:
     for acks in (-1, 1):
         for partition in (0, 1):
             produce(running.wire, topic, BATCH, partition=partition, acks=acks)
-    assert traffic(running, topic) == (12, 4 * len(BATCH), 0)
+    assert traffic(running, topic) == (12, 4 * len(BATCH), 0, 0)
     sent = 0
     for partition, offset in ((0, 0), (1, 3), (1, 6)):
         (part,) = fetched(running.wire.ask(fetch_request((topic, partition, offset)), 12)).values()
         sent += len(bytes(part.records))
     assert sent == 3 * len(BATCH)
-    assert traffic(running, topic) == (12, 4 * len(BATCH), sent)
-    assert traffic(running, other) == (0, 0, 0)
+    assert traffic(running, topic) == (12, 4 * len(BATCH), 9, sent)
+    assert traffic(running, other) == (0, 0, 0, 0)
+
+
+def test_records_that_are_sent_are_counted_once(running: Running) -> None:
+    topic, _ = create_topic(running.wire)
+    for _ in range(40):
+        produce(running.wire, topic, BATCH)
+    offset = sent = 0
+    while offset < 120:  # most responses end in the middle of a batch
+        asked = fetch_request((topic, 0, offset), partition_max_bytes=5 * len(BATCH) + 50)
+        (part,) = fetched(running.wire.ask(asked, 12)).values()
+        sent += len(bytes(part.records))
+        offset = walk_all(part.records)[-1].offset + 1
+    assert traffic(running, topic) == (120, 40 * len(BATCH), 120, sent)
+    fetch_one(running.wire, topic, 118)  # of the records 117 to 119 its reader gets two
+    assert traffic(running, topic)[2] == 122
 
 
 def test_batch_that_is_refused_or_known_is_not_counted(running: Running) -> None:
@@ -99,7 +115,7 @@ def test_batch_that_is_refused_or_known_is_not_counted(running: Running) -> None
     gap = make_batch([b"v"], producer=(55, 0, 7))
     assert produce(running.wire, topic, gap).error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
     assert produce(running.wire, topic, BATCH[:-1]).error_code != ErrorCode.NONE
-    assert traffic(running, topic) == (1, len(first), 0)
+    assert traffic(running, topic) == (1, len(first), 0, 0)
 
 
 def test_counts_survive_rolls_and_go_with_the_topic(running: Running) -> None:
@@ -108,13 +124,13 @@ def test_counts_survive_rolls_and_go_with_the_topic(running: Running) -> None:
         produce(running.wire, topic, BATCH)
     page = reading(running)
     assert page.value("plog_log_segments", topic=topic) >= 5
-    assert traffic(running, topic) == (30, 10 * len(BATCH), 0)
+    assert traffic(running, topic) == (30, 10 * len(BATCH), 0, 0)
     with Admin(f"127.0.0.1:{running.port}") as admin:
         admin.delete_topic(topic)
         assert topic not in reading(running).labels(RECORDS, "topic")
     create_topic(running.wire, topic)
     produce(running.wire, topic, BATCH)
-    assert traffic(running, topic) == (3, len(BATCH), 0)
+    assert traffic(running, topic) == (3, len(BATCH), 0, 0)
 
 
 # -- responses

@@ -110,6 +110,7 @@ def test_read_gives_what_a_plain_search_gives(directory: Directory, seed: int) -
             assert (found.position, found.size, len(found)) == (position, size, size), what
             assert found.read() == contents[number][position : position + size], what
             check_hint(placed, number, found, upper, what)
+            check_next_offset(placed[number], found, what)
 
 
 def check_hint(
@@ -130,6 +131,26 @@ def check_hint(
     assert found.next_offset_hint > inside[-1].last_offset, what
     # No batch is left out between the range and the hint.
     assert not behind or behind[0].position == end or behind[0] not in placed[number], what
+
+
+def check_next_offset(placed: list[Placed], found: FileRange, what: object) -> None:
+    end = found.position + found.size
+    whole = [b for b in placed if found.position <= b.position and b.position + b.size <= end]
+    others = [b.base_offset for b in placed if b.position + b.size > end]
+    assert whole[-1].last_offset < found.next_offset(), what
+    assert found.next_offset() <= min(others, default=found.next_offset()), what
+
+
+def test_next_offset_never_waits_for_the_disk(directory: Directory) -> None:
+    log = directory.log()
+    for _ in range(10):
+        log.append(make_batch(2, 100), 0)
+    cut, whole = log.read(0, 550, 20, False), log.read(0, 5000, 20, False)
+    assert cut is not None
+    assert whole is not None
+    assert (cut.next_offset(), whole.next_offset()) == (10, 20)
+    faults.inject([Fault("pread_now", errno=errno.EAGAIN)])
+    assert (cut.next_offset(), whole.next_offset()) == (-1, 20)
 
 
 def test_read_without_index_entries_walks_from_the_start(directory: Directory) -> None:

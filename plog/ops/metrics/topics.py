@@ -25,6 +25,11 @@ RECEIVED_BYTES = Family(
     "Bytes of the batches of producers that were appended.",
     TOPIC,
 )
+SENT_RECORDS = Family(
+    "plog_topic_sent_records_total",
+    "Records in responses to consumers; gaps and markers among them count, too.",
+    TOPIC,
+)
 SENT_BYTES = Family(
     "plog_topic_sent_bytes_total", "Bytes of batches in responses to consumers.", TOPIC
 )
@@ -71,7 +76,7 @@ class Traffic(Collector):
         traffic: returns the counters of each topic of this broker.
     """
 
-    families = (RECEIVED_RECORDS, RECEIVED_BYTES, SENT_BYTES)
+    families = (RECEIVED_RECORDS, RECEIVED_BYTES, SENT_RECORDS, SENT_BYTES)
 
     def __init__(self, traffic: Callable[[], Mapping[str, TopicTraffic]]) -> None:
         self._traffic = traffic
@@ -83,6 +88,7 @@ class Traffic(Collector):
         for family, count in (
             (RECEIVED_RECORDS, attrgetter("received_records")),
             (RECEIVED_BYTES, attrgetter("received_bytes")),
+            (SENT_RECORDS, attrgetter("sent_records")),
             (SENT_BYTES, attrgetter("sent_bytes")),
         ):
             if any(map(count, found.values())):
