@@ -59,6 +59,7 @@ PARTS_OF = {
     "segment_append": "partition_log",
     "segment_walk": "partition_log",
     "served": "reactor",
+    "topic_traffic": "reactor",
     "turn": "reactor",
     "waiting": "reactor",
     "work_queue": "reactor",
