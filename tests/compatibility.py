@@ -605,9 +605,12 @@ ROWS = [
     Row(
         HOST,
         "metrics page, `plog top`",
-        "rates, times, the fast path's share, bytes, flushes, memory; silent readers",
+        "rates, times, errors, traffic, lag, flushes, memory; health checks; silent readers",
         (
             _of("ops/test_metrics_page.py"),
+            _of("ops/test_broker_pages.py"),
+            _of("ops/test_lag_metrics.py"),
+            _of("ops/test_traffic_metrics.py"),
             _of("ops/test_coordinator_metrics.py"),
             _of("ops/test_metrics_sources.py"),
             _of("ops/test_page_server.py"),
