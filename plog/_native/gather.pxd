@@ -5,6 +5,7 @@ from plog._native.connection cimport Connection
 from plog._native.log_append cimport AppendGroup
 from plog._native.parked cimport Parked
 from plog._native.produce_path cimport ProduceCall
+from plog._native.topic_traffic cimport Traffic
 from plog._native.work_queue cimport WorkQueue
 
 cdef enum:
@@ -22,6 +23,7 @@ ctypedef struct Gathered:
 ctypedef struct PartitionWrite:
     AppendGroup group
     WorkQueue* disk              # the pin of a request's partition; the same for all
+    Traffic* traffic             # its pin as well
 
 ctypedef struct Gather:
     PartitionWrite writes[MOST_GROUPS]

@@ -16,6 +16,7 @@ from plog._native.partition cimport Partition
 from plog._native.produce_path cimport (
     ProduceCall, ProducePart, produce_clear, produce_part, produce_release)
 from plog._native.served cimport Served
+from plog._native.topic_traffic cimport traffic_received
 from plog._native.work_queue cimport work_note_time, work_patience_us
 
 cdef enum:
@@ -43,6 +44,7 @@ cdef AppendGroup* group_of(Gather* gather, const Served* served) noexcept nogil:
     if not group_open(&write.group, partition, GROUP_TRIES if gather.write_count > 0 else GROUP_WAITS):
         return NULL
     write.disk = served.disk
+    write.traffic = served.traffic
     gather.write_count += 1
     return &write.group
 
@@ -94,6 +96,8 @@ cdef void gather_write(Gather* gather) noexcept nogil:
             else:
                 group_write(&write.group, patience_us)
                 longest_us = write.group.longest_us
+                if write.group.written:
+                    traffic_received(write.traffic, write.group.record_count, write.group.size_bytes)
                 work_note_time(write.disk, longest_us)
         group_close(&write.group)
     gather.write_count = 0

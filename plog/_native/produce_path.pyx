@@ -233,8 +233,6 @@ cdef bint groups_are_written(ProduceCall* call) noexcept nogil:
 cdef void after_append(ProducePart* part) noexcept nogil:
     cdef Partition* partition = part.served.partition
     part.changes = load(&partition.changes)
-    if part.result.status == APPEND_DONE:
-        traffic_received(part.served.traffic, part.result.last_offset - part.result.base_offset + 1, part.size)
     if load(&partition.log_end_offset) - load(&partition.durable_end) >= part.served.flush_messages:
         commit_ask(part.served.commits, partition)
 
@@ -250,6 +248,8 @@ cdef bint append_alone(ProducePart* part, const Writer* writer, int64_t now_ms) 
     if part.result.status != APPEND_DONE and part.result.status != APPEND_DUPLICATE:
         put_int64(part.records + AT_BASE_OFFSET, 0)
         return False
+    if part.result.status == APPEND_DONE:  # those of groups are counted together
+        traffic_received(part.served.traffic, part.result.last_offset - part.result.base_offset + 1, part.size)
     after_append(part)
     return True
 
