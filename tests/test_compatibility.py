@@ -91,6 +91,7 @@ def test_row_has_tests_or_says_what_it_lacks(row: Row) -> None:
 FOLDERS = ("compat", "hostile", "hosts", "ops", "fuzz", "test_packages.py", "test_systemd.py")
 NO_ROWS = {
     Shown("tests/compat/test_clients.py", ("plog",)): "plog's own client",
+    Shown("tests/compat/against_kafka_4/test_commands.py"): "plog's own commands",
     Shown("tests/compat/test_transactional_workers.py", ("plog",)): "plog's own client",
     Shown("tests/compat/test_consumer_groups.py", ("kgo-1.18",)): "an older franz-go",
     Shown("tests/compat/test_java_and_go.py", ("kgo-1.18",)): "an older franz-go",
