@@ -76,7 +76,9 @@ def list_groups(bootstrap: str, as_json: bool, states: tuple[str, ...], sort: st
 
     Lag is the number of records that the group has not read yet in all its partitions. Behind is
     how long ago the oldest of them was written. Both are empty if the group has not committed an
-    offset. Unknown is the number of partitions whose lag is not known, because they have no leader.
+    offset. Unknown is the number of partitions whose lag is not known, because they have no leader
+    or their topic is deleted. Exit status 1 means that a broker, a group or a partition gave no
+    answer.
 
     A group is Stable while its members read and Empty when it has no members. While partitions are
     reassigned, it is PreparingRebalance or CompletingRebalance (type classic), or Assigning or

@@ -22,7 +22,7 @@ from plog.client.group_descriptions import (
 )
 from plog.client.group_lag import PartitionLag, measure_groups
 from plog.client.metadata import Cluster, Node
-from plog.errors import ErrorCode, GroupIdNotFound, KafkaError
+from plog.errors import ErrorCode, GroupIdNotFound, KafkaError, UnknownTopicOrPartition
 from plog.protocol.messages.consumer_groups import (
     ConsumerGroupDescribeRequest,
     ConsumerGroupDescribeResponse,
@@ -159,7 +159,12 @@ class GroupSurvey:
                 faults.append(fault)
         offsets = {group_id: one.offsets for group_id, one in sorted(found.items())}
         measured = measure_groups(self._cluster, offsets, now_ms)
-        faults += measured.faults.values()
+        # A deleted topic is no fault: its offsets are deleted soon after it.
+        faults += [
+            fault
+            for fault in measured.faults.values()
+            if not isinstance(fault, UnknownTopicOrPartition)
+        ]
         groups = [
             SurveyedGroup(
                 found[group_id].listed,

@@ -121,6 +121,7 @@ class Coordinator(FakeBroker):
         super().__init__(partitions=2)
         self.names = [f"g{number}" for number in range(count)]
         self.faults: dict[str, int] = {}
+        self.topic_error = 0
         self.answers |= {
             ApiKey.LIST_GROUPS: self._list,
             ApiKey.DESCRIBE_GROUPS: self._describe,
@@ -135,6 +136,7 @@ class Coordinator(FakeBroker):
         answer = super().metadata(request, header)
         for topic in answer.topics:
             topic.partitions[1].leader_id = -1
+            topic.error_code = self.topic_error
         return answer
 
     def _list(self, request, header):
@@ -205,6 +207,14 @@ def test_fault_of_a_group_and_a_lost_partition_hide_no_other_group() -> None:
     assert "group 'g1'" in str(second.fault)
     (lost,) = survey.faults
     assert "partition t-1 has no leader" in str(lost)
+
+
+def test_offsets_of_a_deleted_topic_are_no_fault() -> None:
+    with Coordinator(1) as fake, GroupAdmin(fake.bootstrap) as admin:
+        fake.topic_error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        survey = admin.survey(NOW_MS)
+    assert survey.faults == []
+    assert [one.total for one in survey.groups] == [(None, None, 2)]
 
 
 def test_group_that_is_deleted_meanwhile_is_left_out() -> None:
