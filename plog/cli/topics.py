@@ -177,10 +177,12 @@ def delete(topics: tuple[str, ...], bootstrap: str, as_json: bool, yes: bool) ->
     confirm(question, "Not deleted.", yes=yes)
     with Admin(bootstrap) as admin:
         deleted, faults = each(topics, admin.delete_topic)
-    if deleted:
-        lines = [f"Deleted topic {topic}." for topic in deleted]
-        named = {"topic": topics[0]} if len(topics) == 1 else {"topics": list(deleted)}
-        print_done(lines, {**named, "deleted": True}, as_json=as_json)
+    if as_json:
+        objects = [{"topic": topic, "deleted": True} for topic in deleted]
+        print_objects(objects, several=len(topics) > 1)
+    else:
+        for topic in deleted:
+            say(f"Deleted topic {topic}.")
     raise_all(faults)
 
 

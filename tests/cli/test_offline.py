@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from plog.client.group_admin import GroupAdmin
+from plog.types import TopicPartition
 from tests.cli.conftest import command_line, environment
 from tests.planes import Plane
 from tests.servers import BrokerProcess
@@ -87,3 +90,29 @@ def test_what_the_client_warns_of_has_the_form_of_everything_else(damaged):
 def test_nothing_is_said_of_other_partitions(damaged, arguments):
     _, errors = end(start(damaged, *arguments, "--partition", 2))
     assert "leader" not in errors
+
+
+def test_commands_that_look_show_the_other_partitions(damaged, call):
+    """They do not wait, and name the partition that gives no answer."""
+    where = ["-b", damaged.bootstrap, "--json"]
+    reset = ["groups", "reset", "readers", "--from-file", "-", "--yes"]
+    call(*reset, *where, stdin=b"t,0,0\nt,2,0\n")
+    with GroupAdmin(damaged.bootstrap) as admin:
+        admin.commit("lost", {TopicPartition("t", 1): 0, TopicPartition("t", 2): 0})
+
+    done = call("groups", "list", *where, status=1)
+    rows = {row["group"]: (row["lag"], row["unknown"]) for row in json.loads(done.stdout)}
+    assert rows == {"readers": (rows["readers"][0], 0), "lost": (rows["lost"][0], 1)}
+    assert rows["readers"][0] > rows["lost"][0] > 0
+    assert "partition t-1 has no leader" in done.stderr.decode()
+
+    done = call("topics", "offsets", "t", "--at", "earliest", *where, status=1)
+    found = {row["partition"]: row["latest"] for row in json.loads(done.stdout)}
+    assert found[1] is None
+    assert found[0] > 0
+    assert "partition t-1 has no leader" in done.stderr.decode()
+
+    topic = json.loads(call("topics", "describe", "t", *where).stdout)
+    assert [row["leader"] for row in topic["partitions"]] == [0, None, 0]
+    cluster = json.loads(call("cluster", *where).stdout)
+    assert cluster["offline"] == ["t-1"]
