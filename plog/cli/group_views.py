@@ -117,7 +117,7 @@ def _overview(group: SurveyedGroup) -> dict[str, Any]:
 
 
 @click.command()
-@click.argument("groups", nargs=-1, metavar="GROUP...")
+@click.argument("groups", nargs=-1, metavar="[GROUP...]")
 @bootstrap_option
 @json_option
 @click.option("--all", "all_groups", is_flag=True, help="Describe all groups.")

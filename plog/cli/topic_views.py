@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from plog.cli.output import (
+    MAX_LISTED,
     MOST_NAMED,
     bootstrap_option,
     distinct,
@@ -27,6 +28,7 @@ from plog.types import NO_TIMESTAMP
 if TYPE_CHECKING:
     from plog.client.admin import Admin, ConfigEntry
     from plog.client.metadata import TopicInfo
+    from plog.errors import KafkaError
 
 PARTITION_COLUMNS = ["Partition", "Leader", "Epoch", "Replicas", "ISR", "Start", "End", "Bytes"]
 SETTING_COLUMNS = ["Setting", "Value", "Source"]
@@ -74,7 +76,8 @@ def describe(topics: tuple[str, ...], bootstrap: str, as_json: bool) -> None:
             return _Topic(info, [entry for entry in entries if entry.source != "default"])
 
         found, faults = each(topics, look)
-        rows = _partition_rows(admin, [topic.info for topic in found.values()])
+        rows, more = _partition_rows(admin, [topic.info for topic in found.values()])
+        faults += more
     if as_json:
         keys = [column.lower() for column in PARTITION_COLUMNS]
         objects = [
@@ -98,19 +101,33 @@ def describe(topics: tuple[str, ...], bootstrap: str, as_json: bool) -> None:
                 print_rows(settings, SETTING_COLUMNS, as_json=False)
             else:
                 say("All settings are at their defaults.")
-    raise_all(faults)
+    raise_all(faults, most=max(len(topics), MAX_LISTED))
 
 
-def _partition_rows(admin: Admin, topics: list[TopicInfo]) -> dict[str, list[tuple[Any, ...]]]:
-    """Return the rows of each topic's table; the offsets are None without a leader."""
+def _partition_rows(
+    admin: Admin, topics: list[TopicInfo]
+) -> tuple[dict[str, list[tuple[Any, ...]]], list[KafkaError]]:
+    """Return the rows of each topic's table, and the errors of brokers.
+
+    The offsets are None without a leader, or if it gives no answer.
+    """
     from plog.client import offsets as times
+    from plog.errors import KafkaError
     from plog.types import TopicPartition
 
-    sizes = {
-        (entry.node_id, entry.partition): entry.size_bytes
-        for entry in (admin.log_dirs([topic.name for topic in topics]) if topics else [])
-        if not entry.is_future
-    }
+    sizes: dict[tuple[int, TopicPartition], int] = {}
+    faults: list[KafkaError] = []
+    if topics:
+        try:
+            entries = admin.log_dirs([topic.name for topic in topics])
+        except KafkaError as fault:
+            faults.append(fault)
+        else:
+            sizes = {
+                (entry.node_id, entry.partition): entry.size_bytes
+                for entry in entries
+                if not entry.is_future
+            }
     led = [
         TopicPartition(topic.name, index)
         for topic in topics
@@ -119,6 +136,7 @@ def _partition_rows(admin: Admin, topics: list[TopicInfo]) -> dict[str, list[tup
     ]
     starts = admin.offsets(dict.fromkeys(led, times.EARLIEST))
     ends = admin.offsets(dict.fromkeys(led, times.LATEST))
+    faults += [*starts.faults.values(), *ends.faults.values()]
     rows: dict[str, list[tuple[Any, ...]]] = {}
     for topic in topics:
         rows[topic.name] = []
@@ -136,7 +154,7 @@ def _partition_rows(admin: Admin, topics: list[TopicInfo]) -> dict[str, list[tup
                     sizes.get((part.leader_id, at)),
                 )
             )
-    return rows
+    return rows, distinct(faults)
 
 
 @click.command()

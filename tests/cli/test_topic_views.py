@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 
 import pytest
 
-from plog.client.admin import Admin
+from plog.client.admin import Admin, FoundOffsets
 from plog.client.metadata import TopicInfo
 from plog.client.producer import Producer
+from plog.errors import KafkaStorageError, NotLeaderOrFollower
+from plog.types import TopicPartition
 from tests.cli.test_groups import NOON_MS
 from tests.client.test_group_survey import Coordinator
 
@@ -150,3 +153,26 @@ def test_partition_without_an_end_is_described(call, broker, written, monkeypatc
     first, second = described["partitions"]
     assert (first["leader"], first["end"], first["bytes"]) == (None, None, None)
     assert (second["leader"], second["end"]) == (0, 0)
+
+
+def test_fault_of_a_broker_is_reported_beside_the_table(call, topic, monkeypatch):
+    def refuse(*_: object) -> None:
+        raise KafkaStorageError("log directories of broker 0: not allowed")
+
+    def lose(_: Admin, times: Mapping[TopicPartition, int]) -> FoundOffsets:
+        return FoundOffsets({}, {at: NotLeaderOrFollower(f"{at} moves") for at in times})
+
+    monkeypatch.setattr(Admin, "log_dirs", refuse)
+    monkeypatch.setattr(Admin, "offsets", lose)
+    done = call("topics", "describe", topic, "--json", status=1)
+    described = json.loads(done.stdout)
+    assert [(row["leader"], row["end"], row["bytes"]) for row in described["partitions"]] == [
+        (0, None, None),
+        (0, None, None),
+    ]
+    message = json.loads(error_line(done))["message"]
+    assert message.splitlines() == [
+        "log directories of broker 0: not allowed",
+        f"{topic}-0 moves",
+        f"{topic}-1 moves",
+    ]
