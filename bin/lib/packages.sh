@@ -137,11 +137,12 @@ FILES
     gzip -9n "$root/usr/share/man/man1"/*.1
 }
 
-# plog_of ROOT PYTHON ARGUMENT... : runs the program in ROOT/opt/plog, which gets no byte code by that.
+# plog_of ROOT PYTHON ARGUMENT... : runs the program in ROOT/opt/plog, not that of the working directory (-P), and
+# writes no byte code into it (-B).
 plog_of() {
     local lib=$1/opt/plog/lib python=$2
     shift 2
-    PYTHONPATH=$lib "$python" -B -m plog "$@" </dev/null
+    PYTHONPATH=$lib "$python" -B -P -m plog "$@" </dev/null
 }
 
 # build_deb OUT : sets `package`.
