@@ -15,6 +15,8 @@ import click
 from click.shell_completion import CompletionItem, ShellComplete, add_completion_class
 
 COMPLETE_VARIABLE = "_PLOG_COMPLETE"
+MAX_HELP = 80
+"""Characters of a command's description beside its name."""
 BASH_BREAKS = "=:"
 """bash replaces only the part of a word behind the last of these."""
 
@@ -105,9 +107,16 @@ class Completion(ShellComplete):
 
     def get_completions(self, args: list[str], incomplete: str) -> list[CompletionItem[str]]:
         """Return the words that fit, each of them whole."""
-        self._take_names(args)
+        command = self._command(args)
+        for parameter in command.params:
+            default = parameter.shell_complete
+            setattr(parameter, "shell_complete", partial(_complete, parameter, default))  # noqa: B010
         name, equals, _ = incomplete.partition("=")
         items = super().get_completions(list(args), incomplete)
+        for item in items:
+            # click cuts the help of a command.
+            if isinstance(command, click.Group) and item.value in command.commands:
+                item.help = command.commands[item.value].get_short_help_str(MAX_HELP)
         if name.startswith("--") and equals:
             for item in items:
                 item.value = f"{name}={item.value}"
@@ -117,16 +126,14 @@ class Completion(ShellComplete):
         """Return the line for a word that fits."""
         return f"{item.type}\t{item.value}\t{' '.join((item.help or '').split())}"
 
-    def _take_names(self, args: list[str]) -> None:
-        """Let the parameters of the command complete to names that the broker knows."""
+    def _command(self, args: list[str]) -> click.Command:
+        """Return the command that the words before the cursor name."""
         command: click.Command = self.cli
         for word in args:
             if not isinstance(command, click.Group):
                 break
             command = command.get_command(click.Context(command), word) or command
-        for parameter in command.params:
-            default = parameter.shell_complete
-            setattr(parameter, "shell_complete", partial(_complete, parameter, default))  # noqa: B010
+        return command
 
 
 class BashCompletion(Completion):
