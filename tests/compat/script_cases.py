@@ -50,12 +50,14 @@ CLASSES = {
 """Kafka's class behind each script."""
 TIMEOUT_S = 120
 HELP = re.compile(r"^(Option +Description|usage: |[A-Z][^\n]*\.\n\n  --)", re.MULTILINE)
+USAGE = re.compile(r"^usage: .*?^(\S+: error: .*)", re.MULTILINE | re.DOTALL)
+"""An error of a script with subcommands, behind its usage."""
 JVM_LINES = re.compile(r"\s+at |\s+\.\.\. \d+ more|Caused by: |\[?(ERROR|WARN|INFO) |SLF4J")
 """Stack traces and log lines."""
 EXCEPTION = re.compile(r'(?:Exception in thread "main" )?(?:(?:[a-z]\w*\.)+[A-Z][\w$]*(?:: |$))+')
 """The classes of an exception and its cause, before their message."""
 VARYING = [
-    (r"(?<![\w-])[A-Za-z0-9_-]{22}(?![\w-])", "<id>"),
+    (r"(?<=TopicId: )[\w-]{22}|(?<=Cluster ID: )[\w-]{22}", "<id>"),
     (r"\b[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\b", "<uuid>"),
     (r"\b1[6-9]\d{11}\b", "<ms>"),
     (r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d[:.,]\d{3}", "<time>"),
@@ -143,7 +145,7 @@ def _without_topics(result: Result) -> Result:
 
 
 DIFFERENCES: dict[str, Callable[[Result], Result]] = {
-    "help": lambda result: result._replace(err=""),
+    "help": lambda result: result._replace(out="", err=""),
     "version": _without_words,
     "checks": _without_words,
     "files": _without_words,
@@ -181,6 +183,9 @@ def run_plog(words: list[str], stdin: str) -> Result:
 def plain(result: Result, server: str, directory: Path) -> Result:
     """Return a result without the parts that differ from run to run, or from JVM to none."""
     out, err = result.out, result.err
+    usage = USAGE.search(err)
+    if usage:
+        err = err[: usage.start()] + " ".join(usage[1].split())
     found = HELP.search(err)
     if found:
         err = err[: found.start()]

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Sequence
 
 from plog import __version__
+from plog.cli.kafka.commands import CommandFault
 from plog.cli.kafka.config import ClientFault
 from plog.cli.kafka.names import SCRIPTS
 from plog.cli.kafka.options import HelpWanted, OptionFault, UsageFault, VersionWanted
@@ -40,6 +41,9 @@ def run(name: str, arguments: Sequence[str]) -> int:
         return 1
     except UsageFault as fault:
         sys.stderr.write(f"{fault}\n{script.OPTIONS.help()}")
+        return 1
+    except CommandFault as fault:
+        sys.stderr.write(f"{script.OPTIONS.usage()}{script.OPTIONS.program}: error: {fault}\n")
         return 1
     except ClientFault as fault:
         sys.stderr.write(f"{fault}\nCaused by: {fault.why}\n")

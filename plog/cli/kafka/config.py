@@ -11,10 +11,12 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from plog.cli.kafka.commands import Words
 from plog.cli.kafka.options import INT_BITS, Given, java_integer
 from plog.client.admin import Admin
 from plog.client.group_admin import GroupAdmin
 from plog.client.metadata import Cluster
+from plog.client.transaction_admin import TransactionAdmin
 from plog.errors import InvalidConfig
 from plog.settings.properties import load_properties
 
@@ -243,14 +245,21 @@ def pairs(entries: Iterable[str], *, lenient: bool = False) -> dict[str, str]:
 class Clients:
     """The administrative clients of one run. They share their connections."""
 
-    def __init__(self, given: Given, *, server: str = "bootstrap-server") -> None:
-        path = given.value("command-config")
+    def __init__(
+        self,
+        given: Given | Words,
+        *,
+        server: str = "bootstrap-server",
+        config: str = "command-config",
+    ) -> None:
+        path = given.value(config)
         properties = {} if path is None else read_file(path)
         properties["bootstrap.servers"] = given.text(server)
         found = ClientProperties(properties, "Failed to create new KafkaAdminClient")
         self.cluster = found.cluster()
         self.admin = Admin(self.cluster, request_timeout_ms=found.timeout_ms)
         self.groups = GroupAdmin(self.cluster, request_timeout_ms=found.timeout_ms)
+        self.transactions = TransactionAdmin(self.cluster, request_timeout_ms=found.timeout_ms)
 
     def __enter__(self) -> Clients:
         return self

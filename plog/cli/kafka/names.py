@@ -11,4 +11,10 @@ SCRIPTS = {
     "kafka-get-offsets": "get_offsets",
     "kafka-delete-records": "delete_records",
     "kafka-log-dirs": "log_dirs",
+    "kafka-transactions": "transactions",
+    "kafka-features": "features",
+    "kafka-cluster": "cluster",
+    "kafka-dump-log": "dump_log",
+    "kafka-producer-perf-test": "producer_perf",
+    "kafka-consumer-perf-test": "consumer_perf",
 }
