@@ -63,7 +63,14 @@ def test_page_lists_the_differences() -> None:
     assert sorted(met) == sorted(listed) == sorted(DIFFERENCES)
 
 
-@pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param(path, marks=pytest.mark.long) if path.stem.endswith("_long") else path
+        for path in PATHS
+    ],
+    ids=lambda path: path.stem,
+)
 def test_script_prints_the_same_as_kafkas(path: Path, sides: list[Side]) -> None:
     cases, files = read_cases(path)
     for side in sides:

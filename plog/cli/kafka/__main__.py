@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 
 from plog import __version__
-from plog.cli.kafka.commands import CommandFault
+from plog.cli.kafka.commands import CommandFault, Commands
 from plog.cli.kafka.config import ClientFault
 from plog.cli.kafka.names import SCRIPTS
 from plog.cli.kafka.options import HelpWanted, OptionFault, UsageFault, VersionWanted
@@ -36,9 +36,10 @@ def run(name: str, arguments: Sequence[str]) -> int:
     except VersionWanted:
         print(f"{KAFKA_VERSION} (plog {__version__})")
         return 0
-    except HelpWanted:
-        sys.stderr.write(script.OPTIONS.help())
-        return 1
+    except HelpWanted as wanted:
+        out = sys.stdout if isinstance(script.OPTIONS, Commands) else sys.stderr
+        out.write(script.OPTIONS.help())
+        return wanted.status
     except UsageFault as fault:
         sys.stderr.write(f"{fault}\n{script.OPTIONS.help()}")
         return 1

@@ -112,6 +112,8 @@ class Commands:
             CommandFault: it does not fit the declarations.
             HelpWanted, VersionWanted: the command line asks for them.
         """
+        if not arguments and not self._commands:
+            raise HelpWanted(0)
         left = list(reversed(arguments))
         values: dict[str, list[str]] = {}
         unknown: list[str] = []

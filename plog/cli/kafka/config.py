@@ -256,6 +256,7 @@ class Clients:
         properties = {} if path is None else read_file(path)
         properties["bootstrap.servers"] = given.text(server)
         found = ClientProperties(properties, "Failed to create new KafkaAdminClient")
+        self.timeout_ms = found.timeout_ms
         self.cluster = found.cluster()
         self.admin = Admin(self.cluster, request_timeout_ms=found.timeout_ms)
         self.groups = GroupAdmin(self.cluster, request_timeout_ms=found.timeout_ms)

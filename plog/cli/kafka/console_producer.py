@@ -37,6 +37,7 @@ OPTIONS = Options(
     --message-send-max-retries NUMBER  Accepted and ignored.
     --socket-buffer-size BYTES      Accepted and ignored.
     """,
+    helps=False,
 )
 READER_CLASSES = ("kafka.tools.ConsoleProducer$LineMessageReader",)
 NUMBERS = {

@@ -62,3 +62,23 @@ def duration_ms(text: str) -> int:
     seconds = float((found["seconds"] or "0").replace(",", "."))
     whole = timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
     return int(whole.total_seconds() * SECOND_MS) * (-1 if found["sign"] == "-" else 1)
+
+
+def format_time(when: datetime, pattern: str) -> str:
+    """Format a time by the letters y, M, d, H, m, s and S of Java's SimpleDateFormat."""
+    values = {
+        "y": when.year,
+        "M": when.month,
+        "d": when.day,
+        "H": when.hour,
+        "m": when.minute,
+        "s": when.second,
+        "S": when.microsecond // 1000,
+    }
+
+    def field(found: re.Match[str]) -> str:
+        letters = found[0]
+        text = str(values[letters[0]]).zfill(len(letters))
+        return text[-2:] if letters == "yy" else text
+
+    return re.sub(r"([yMdHmsS])\1*", field, pattern)

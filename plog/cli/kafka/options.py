@@ -28,7 +28,11 @@ class OptionFault(Exception):
 
 
 class HelpWanted(Exception):
-    """The command line asks for the help."""
+    """The command line asks for the help; `status` is the exit status."""
+
+    def __init__(self, status: int = 1) -> None:
+        super().__init__()
+        self.status = status
 
 
 class VersionWanted(Exception):
@@ -58,10 +62,12 @@ class Options:
         about: what the script does, in one sentence.
         declared: a line for each option: `--name VALUE  Help.`, with `[VALUE]` if the value may be
             left out, and no VALUE for a flag.
+        helps: whether a command line without any option prints the help.
     """
 
-    def __init__(self, about: str, declared: str) -> None:
+    def __init__(self, about: str, declared: str, *, helps: bool = True) -> None:
         self.about = about
+        self._helps = helps
         self._options: dict[str, Option] = {}
         for line in filter(str.strip, (declared + COMMON).splitlines()):
             found = DECLARATION.fullmatch(line.strip())
@@ -113,7 +119,7 @@ class Options:
                 raise OptionFault(f"Option {name} requires an argument")
             else:
                 given.append(left.pop())
-        if not arguments or "help" in values:
+        if (self._helps and not arguments) or "help" in values:
             raise HelpWanted
         if "version" in values:
             raise VersionWanted

@@ -9,9 +9,23 @@ from collections.abc import Callable, Sequence
 from plog.cli.kafka.commands import Commands, Words
 from plog.cli.kafka.config import Clients
 from plog.cli.kafka.texts import reason
+from plog.client.connection import Connection
+from plog.client.coordinators import Coordinators, KeyType
+from plog.client.metadata import Node
 from plog.client.partition_producers import ActiveProducer
-from plog.client.transaction_admin import TransactionDescription
-from plog.errors import InvalidTxnState, KafkaError, PlogError, TransactionalIdNotFound
+from plog.errors import (
+    ErrorCode,
+    InvalidTxnState,
+    KafkaError,
+    PlogError,
+    TransactionalIdNotFound,
+    error_for,
+)
+from plog.protocol.messages.transactions import (
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+    TransactionState,
+)
 from plog.types import NO_OFFSET, TopicPartition
 
 OPTIONS = Commands(
@@ -131,7 +145,7 @@ def _describe(given: Words, clients: Clients) -> None:
     name = given.text("transactional-id")
     what = f"Failed to describe transaction state of transactional-id `{name}`"
     try:
-        found = clients.transactions.describe(name)
+        found = _state(clients, name)
     except TransactionalIdNotFound as fault:
         fault.broker_message = (
             f"DescribeTransactions request for transactionalId `{name}` failed because the ID"
@@ -151,21 +165,35 @@ def _describe(given: Words, clients: Clients) -> None:
         "TransactionDurationMs",
         "TopicPartitions",
     )
-    _print_table(heads, [_description(found)])
+    _print_table(heads, [found])
 
 
-def _description(found: TransactionDescription) -> tuple[object, ...]:
-    started = found.started_ms
+def _state(clients: Clients, name: str) -> tuple[object, ...]:
+    """Return the cells of a transactional id. The start of its last transaction stays known."""
+    request = DescribeTransactionsRequest(transactional_ids=[name])
+
+    def ask(node: Node, connection: Connection) -> tuple[Node, TransactionState]:
+        (state,) = connection.call(request, DescribeTransactionsResponse).transaction_states
+        if state.error_code != ErrorCode.NONE:
+            raise error_for(state.error_code)
+        return node, state
+
+    coordinators = Coordinators(clients.cluster, KeyType.TRANSACTION, timeout_ms=clients.timeout_ms)
+    node, state = coordinators.ask(name, ask)
+    started = state.transaction_start_time_ms
+    partitions = [
+        TopicPartition(topic.topic, number) for topic in state.topics for number in topic.partitions
+    ]
     return (
-        found.coordinator.node_id,
-        found.transactional_id,
-        found.producer_id,
-        found.producer_epoch,
-        found.state,
-        found.timeout_ms,
-        "None" if started is None else started,
-        "None" if started is None else int(time.time() * 1000) - started,
-        ",".join(map(str, found.partitions)),
+        node.node_id,
+        state.transactional_id,
+        state.producer_id,
+        state.producer_epoch,
+        state.transaction_state,
+        state.transaction_timeout_ms,
+        "None" if started < 0 else started,
+        "None" if started < 0 else int(time.time() * 1000) - started,
+        ",".join(map(str, sorted(partitions))),
     )
 
 
