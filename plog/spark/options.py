@@ -66,6 +66,7 @@ class SourceOptions:
     min_partitions: int | None = None
     max_records_per_partition: int | None = None
     include_headers: bool = False
+    push_filters: bool = False
     plan_attempts: int = 3
     plan_retry_interval_ms: int = 1000
     poll_timeout_ms: int = 120_000
@@ -173,7 +174,7 @@ def supported_options(
     """Return the options of a kind of query, as OPTIONS and BOUNDS list them."""
     if streaming:
         return OPTIONS | STREAM_OPTIONS, STREAM_BOUNDS
-    return OPTIONS, BOUNDS
+    return OPTIONS | BATCH_OPTIONS, BOUNDS
 
 
 def _refusal(key: str, refused: Mapping[str, str], names: Iterable[str]) -> str:
@@ -369,6 +370,11 @@ OPTIONS: dict[str, tuple[str, Callable[[str], Any]]] = {
 }
 """By option: the field of SourceOptions it sets, and the function that reads its text."""
 
+BATCH_OPTIONS: dict[str, tuple[str, Callable[[str], Any]]] = {
+    "pushFilters": ("push_filters", boolean),
+}
+"""Options for batch queries only."""
+
 STREAM_OPTIONS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "maxOffsetsPerTrigger": ("max_offsets_per_trigger", positive_long),
     "minOffsetsPerTrigger": ("min_offsets_per_trigger", positive_long),
@@ -392,4 +398,6 @@ REFUSED = {
 }
 
 REFUSED_IN_BATCHES = dict.fromkeys(STREAM_OPTIONS, "applies to streaming queries only")
-REFUSED_IN_STREAMS = dict.fromkeys(BOUNDS["end"], "applies to batch queries only")
+REFUSED_IN_STREAMS = dict.fromkeys(
+    [*BOUNDS["end"], *BATCH_OPTIONS], "applies to batch queries only"
+)

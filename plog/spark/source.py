@@ -39,11 +39,16 @@ class PlogDataSource(DataSource):
         return FULL_SCHEMA if wants_headers(self.options) else BASE_SCHEMA
 
     def reader(self, schema: StructType) -> PlogReader:
-        """Return a reader of a batch query."""
+        """Return a reader of a batch query.
+
+        Spark 4.3 keeps the plan of the last pushed filters for all queries of a DataFrame, also for
+        those without filters. They would lack records, so filters are pushed by an option only.
+        """
+        options = parse(self.options)
         # A reader that overrides pushFilters fails if spark.sql.python.filterPushdown.enabled is
         # not set. So only the process that pushes filters gets such a reader.
-        pushes = sys.argv[-1].endswith("data_source_pushdown_filters")
-        return (FilteringReader if pushes else PlogReader)(parse(self.options), schema)
+        pushes = options.push_filters and sys.argv[-1].endswith("data_source_pushdown_filters")
+        return (FilteringReader if pushes else PlogReader)(options, schema)
 
     def streamReader(self, schema: StructType) -> PlogStreamReader:  # noqa: N802
         """Return a reader of a streaming query."""

@@ -12,6 +12,7 @@ from plog import errors
 from plog.errors import ConfigError, KafkaError
 from plog.spark import decisions, offsets, open_transactions, sink_options, two_phases
 from plog.spark.options import (
+    BATCH_OPTIONS,
     BOUNDS,
     EARLIEST,
     LATEST,
@@ -82,6 +83,7 @@ ACCEPTED = [
     ("failOnDataLoss", "True", "fail_on_data_loss", True),
     ("includeHeaders", "true", "include_headers", True),
     ("minPartitions", "7", "min_partitions", 7),
+    ("pushFilters", "true", "push_filters", True),
     ("maxRecordsPerPartition", "100", "max_records_per_partition", 100),
     ("fetchOffset.numRetries", "5", "plan_attempts", 5),
     ("fetchOffset.retryIntervalMs", "0", "plan_retry_interval_ms", 0),
@@ -295,7 +297,7 @@ def test_least_options_of_a_stream_begin_at_its_end():
 @pytest.mark.parametrize(
     ("option", "text", "field", "value"),
     [
-        *(case for case in ACCEPTED if not case[0].startswith("ending")),
+        *(case for case in ACCEPTED if not case[0].startswith(("ending", "push"))),
         ("startingOffsets", "latest", "start", Bound(named=LATEST)),
         (
             "startingOffsets",
@@ -409,7 +411,7 @@ def test_documentation_lists_every_option():
     table = text[text.index("### Options of the source") : text.index("## Streams")]
     listed = re.findall(r"^\| `([\w.]+)` \|", table, re.M)
     supported = [*OPTIONS, *(option for options in BOUNDS.values() for option in options)]
-    supported += STREAM_OPTIONS
+    supported += [*STREAM_OPTIONS, *BATCH_OPTIONS]
     assert sorted(listed) == sorted(supported)
     for refused in {*REFUSED, *sink_options.REFUSED} - {"path"}:
         assert f"`{refused}`" in text
