@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import click
 
 from plog.cli.output import json_option, print_json, print_rows
 from plog.cli.properties import takes_properties
 
+if TYPE_CHECKING:
+    from plog.ops.doctor import Finding
+
 
 @click.command()
 @takes_properties
 @click.option(
     "--spark", is_flag=True, help='Check whether Spark can find format("plog") on this host.'
+)
+@click.option(
+    "--conf", is_flag=True, help="With --spark: print the properties file that Spark needs."
 )
 @click.option(
     "-b",
@@ -29,6 +36,7 @@ def command(
     overrides: tuple[str, ...],
     environment: Mapping[str, str] | None,
     spark: bool,
+    conf: bool,
     bootstrap: str | None,
     as_json: bool,
 ) -> None:
@@ -51,11 +59,18 @@ def command(
     With --spark it checks Java, Spark, the Python in which Spark looks for formats, and the modules
     there. It uses the environment and spark-env.sh (SPARK_HOME, JAVA_HOME, PYSPARK_PYTHON,
     PYSPARK_DRIVER_PYTHON, PYTHONPATH, PATH), so run it where you start jobs, and on the workers.
-    Exit status 1 means that Spark would not find the format.
+    Exit status 1 means that Spark would not find the format. With --conf it prints Spark's settings
+    for the format instead, and failures to stderr:
+
+    \b
+      plog doctor --spark --conf > plog.conf
+      spark-submit --properties-file plog.conf job.py
     """
     from plog.ops.doctor import Verdict, examine, examine_client
     from plog.types import counted
 
+    if conf and (as_json or not spark):
+        raise click.UsageError("--conf prints a properties file: use --spark, and no --json")
     has_settings = properties is not None or bool(overrides) or environment is not None
     if bootstrap is not None:
         if spark or has_settings:
@@ -66,9 +81,12 @@ def command(
             raise click.UsageError(
                 "--spark does not check a broker: omit PROPERTIES, --env and --override"
             )
-        from plog.ops.spark_doctor import examine_spark
+        from plog.ops.spark_doctor import find_python
 
-        found = examine_spark()
+        python, found = find_python()
+        if conf:
+            print_conf(python, found)
+            return
     else:
         found = examine(properties, overrides, environment)
     if as_json:
@@ -84,4 +102,17 @@ def command(
         worst = [sum(one.verdict is verdict for one in found) for verdict in Verdict]
         click.echo(f"{worst[0]} ok, {counted(worst[1], 'warning')}, {counted(worst[2], 'failure')}")
     if any(one.verdict is Verdict.FAILURE for one in found):
+        sys.exit(1)
+
+
+def print_conf(python: str | None, found: list[Finding]) -> None:
+    """Print the properties file for Spark; failures go to stderr."""
+    from plog.ops.doctor import Verdict
+    from plog.spark.properties_file import properties_file
+
+    click.echo(properties_file(python or sys.executable), nl=False)
+    failures = [one for one in found if one.verdict is Verdict.FAILURE]
+    for one in failures:
+        click.echo(f"plog: {one.text}: {one.advice}", err=True)
+    if failures:
         sys.exit(1)

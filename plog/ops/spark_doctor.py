@@ -47,6 +47,15 @@ Version = tuple[int, ...]
 
 def examine_spark(environment: Mapping[str, str] = os.environ) -> list[Finding]:
     """Check what Spark would find if it were started with this environment."""
+    return find_python(environment)[1]
+
+
+def find_python(environment: Mapping[str, str] = os.environ) -> tuple[str | None, list[Finding]]:
+    """Return the Python in which Spark finds the format, and the findings; None if there is none.
+
+    Args:
+        environment: the environment that Spark would start with.
+    """
     here = _pyspark_here()
     environment, found = _loaded(_home(environment, here), environment)
     home = _home(environment, here)
@@ -58,7 +67,9 @@ def examine_spark(environment: Mapping[str, str] = os.environ) -> list[Finding]:
     found += _search(variable, named, there)
     if variable == DRIVERS:
         found += _workers(environment, home, there)
-    return found
+    if any(one.verdict is Verdict.FAILURE for one in found):
+        return None, found
+    return shutil.which(named, path=environment.get("PATH", os.defpath)), found
 
 
 # -- spark-env.sh ------------------------------------------------------------------------------

@@ -13,10 +13,13 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from plog.cli.doctor import command
 from plog.ops import spark_doctor
 from plog.ops.doctor import Finding, Verdict
 from plog.ops.spark_doctor import examine_spark
+from plog.spark.session import SETTINGS
 from tests.conftest import ROOT
 
 Environment = dict[str, str]
@@ -562,6 +565,30 @@ def test_command_with_a_brokers_settings_too_is_refused(environment: Environment
     done = doctor(environment, "--override", "num.partitions=1")
     assert done.returncode == 2
     assert "--spark does not check a broker" in done.stderr
+
+
+def test_command_prints_the_properties_of_the_session(
+    environment: Environment, bare_python: Path, tmp_path: Path
+) -> None:
+    well = doctor(environment, "--conf")
+    assert (well.returncode, well.stderr) == (0, "")
+    lines = [line.split() for line in well.stdout.splitlines() if line and line[0] != "#"]
+    python = str(tmp_path / "bin" / "python3")
+    assert dict(lines) == {"spark.pyspark.python": python, **SETTINGS}
+    assert f"#   export PYSPARK_PYTHON={python}\n" in well.stdout
+    # Spark would not find the format in that Python: the file names the one that runs plog.
+    ill = doctor({**environment, "PYSPARK_PYTHON": str(bare_python)}, "--conf")
+    assert ill.returncode == 1
+    assert f"spark.pyspark.python {sys.executable}\n" in ill.stdout
+    assert re.match(r"plog: .* has no plog .*: export PYSPARK_PYTHON=", ill.stderr)
+    assert len(ill.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("arguments", [["--conf"], ["--conf", "--spark", "--json"]])
+def test_properties_are_those_of_spark(arguments: list[str]) -> None:
+    done = CliRunner().invoke(command, arguments)
+    assert done.exit_code == 2
+    assert "--conf prints a properties file: use --spark, and no --json" in done.output
 
 
 def test_oldest_releases_are_those_that_the_package_asks_for() -> None:

@@ -32,10 +32,12 @@ def test_terminal_shows_what_the_transcript_says(path: Path, tmp_path: Path, req
     directory, binaries, brokers = (tmp_path / name for name in ("home", "bin", "broker"))
     for made in (directory, binaries, brokers):
         made.mkdir()
-    for name, line in {"plog": f"{sys.executable} -m plog", "python": sys.executable}.items():
-        binary = binaries / name
-        binary.write_text(f'#!/bin/sh\nexec {line} "$@"\n')
-        binary.chmod(0o755)
+    for name, words in {"plog": "-m plog", "python": "", "python3": ""}.items():
+        program = binaries / name
+        program.write_text(f'#!/bin/sh
+exec {sys.executable} {words} "$@"
+')
+        program.chmod(0o755)
     with ExitStack() as ended, BrokerProcess(brokers, overrides=overrides) as broker:
         environment = {
             **os.environ,
@@ -48,6 +50,7 @@ def test_terminal_shows_what_the_transcript_says(path: Path, tmp_path: Path, req
         }
         environment.pop("COLUMNS", None)
         places = {broker.bootstrap: "127.0.0.1:9092", page: "127.0.0.1:9095", str(directory): "~"}
+        places[str(binaries)] = "/opt/plog/bin"
 
         def run(step: Step) -> list[str]:
             command = step.command
