@@ -31,6 +31,7 @@ from plog.spark import sink_rows
 from plog.spark.batch_sink import BATCH, QUERY, RUN
 from plog.spark.decisions import TransactionalIds
 from plog.spark.links import link_to
+from plog.spark.settings_check import missing_in_task, warn_once
 from plog.spark.sink_options import AT_LEAST_ONCE, QUERY_OPTION, SinkOptions, StreamBatch, parse
 from plog.spark.two_phases import BatchPhases, Phases, StreamPhases
 from plog.spark.worker import set_up_worker
@@ -53,6 +54,7 @@ class TaskResult(WriterCommitMessage):
         query, run, batch: the batch that the task belongs to.
         transaction: the transaction left open; None without rows, or with at-least-once.
         already_committed: the batch was committed before, and the task wrote nothing.
+        missing_settings: settings for the sink that the session does not have.
     """
 
     query: str = ""
@@ -60,6 +62,7 @@ class TaskResult(WriterCommitMessage):
     batch: int = ONE_BATCH
     transaction: PreparedTransaction | None = None
     already_committed: bool = False
+    missing_settings: tuple[str, ...] = ()
 
 
 class _Writer(ABC):
@@ -76,6 +79,7 @@ class _Writer(ABC):
     def _write_task(self, part: TaskResult, rows: Iterator[pa.RecordBatch]) -> TaskResult:
         """Write a task's rows in a transaction that stays open for the driver."""
         set_up_worker()
+        part.missing_settings = missing_in_task()
         options = self.options
         if options.delivery == AT_LEAST_ONCE:
             with self._producer() as producer:
@@ -126,6 +130,7 @@ class _Writer(ABC):
 
     def _commit_batch(self, batch: int, messages: Sequence[WriterCommitMessage | None]) -> None:
         parts = [one for one in messages if isinstance(one, TaskResult)]
+        warn_once(parts[0].missing_settings if parts else ())
         if self.options.delivery == AT_LEAST_ONCE or not parts:
             return
         if len({(one.query, one.run, one.batch, one.already_committed) for one in parts}) != 1:

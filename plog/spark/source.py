@@ -18,6 +18,7 @@ from plog.spark.arrow import BASE_SCHEMA, FULL_SCHEMA
 from plog.spark.filters import from_offsets, is_answered, min_timestamp, narrow
 from plog.spark.offsets import OffsetRange
 from plog.spark.options import SourceOptions, parse, wants_headers
+from plog.spark.settings_check import missing_in_planning, warn_once
 from plog.spark.stream_source import PlogStreamReader
 from plog.spark.task_reader import TaskRanges, TaskReader
 
@@ -47,11 +48,13 @@ class PlogDataSource(DataSource):
         options = parse(self.options)
         # A reader that overrides pushFilters fails if spark.sql.python.filterPushdown.enabled is
         # not set. So only the process that pushes filters gets such a reader.
+        warn_once(missing_in_planning(pushes_filters=options.push_filters))
         pushes = options.push_filters and sys.argv[-1].endswith("data_source_pushdown_filters")
         return (FilteringReader if pushes else PlogReader)(options, schema)
 
     def streamReader(self, schema: StructType) -> PlogStreamReader:  # noqa: N802
         """Return a reader of a streaming query."""
+        warn_once(missing_in_planning())
         return PlogStreamReader(parse(self.options, streaming=True), schema)
 
     def writer(

@@ -126,8 +126,7 @@ def run_script(
     """Return a function that runs a script of spark/, in the shared session or by spark-submit.
 
     spark-submit starts a JVM for each run, in the same way for all scripts. So every run of the
-    tests submits one script, the one whose query is the simplest (`test_script_prints_the_report`);
-    `--long` submits the others.
+    tests submits one job, `plain_job.py`; `--long` submits the scripts.
     """
     if request.param == "spark-submit":
         return partial(submit, workers_find_plog)

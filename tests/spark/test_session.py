@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -26,8 +27,11 @@ from plog.types import TopicPartition
 from tests.compat.clients import Confluent, Sent
 from tests.conftest import ROOT
 from tests.servers import BrokerProcess
+from tests.spark.jvm import QUICK_JVM
 from tests.spark.marks import DEAR_PLANES
+from tests.spark.plain_job import UNSET
 from tests.spark.submitted import JOBS
+from tests.spark.test_sink import read
 from tests.spark.test_source import RECORDS, T0_MS, at, fill
 
 pytestmark = pytest.mark.spark
@@ -347,7 +351,6 @@ def some_flights(broker: BrokerProcess):
     return flights
 
 
-@pytest.mark.parametrize("run_script", ["spark-submit"], indirect=True)
 @DEAR_PLANES
 def test_script_prints_the_report(broker, some_flights, run_script, tmp_path):
     until = datetime(2013, 1, 1, 15, tzinfo=UTC)
@@ -367,6 +370,40 @@ def test_script_prints_the_report(broker, some_flights, run_script, tmp_path):
     }
     assert told == counts | {"all": len(wanted)}
     assert (tmp_path / "report.png").read_bytes().startswith(b"\x89PNG")
+
+
+@DEAR_PLANES
+def test_plain_job_needs_the_properties_of_the_doctor_and_no_other(
+    broker, new_topic, workers_find_plog, tmp_path
+):
+    """It has the broker of the variable. Settings that it unsets are warned of, once each."""
+    topic, copy = new_topic(), new_topic()
+    fill(broker, topic, {0: 7})
+    environment = {
+        **{key: value for key, value in workers_find_plog.items() if key != "PYSPARK_PYTHON"},
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "PLOG_BOOTSTRAP_SERVER": broker.bootstrap,
+    }
+    properties = tmp_path / "plog.conf"
+    with properties.open("w") as out:
+        asked = [sys.executable, "-m", "plog", "doctor", "--spark", "--conf"]
+        subprocess.run(asked, env=environment, stdout=out, check=True, timeout=120)
+    done = subprocess.run(
+        [shutil.which("spark-submit", path=environment["PATH"]), "--properties-file", properties,
+         *("--master", "local[2]", "--driver-java-options", QUICK_JVM),
+         *("--conf", f"spark.local.dir={tmp_path}", "--conf", "spark.ui.enabled=false"),
+         ROOT / "tests" / "spark" / "plain_job.py", topic, copy],
+        env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
+        timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    printed = [line for line in done.stdout.splitlines() if line.startswith(("3 ", "warned of"))]
+    all_unset = f"warned of {' '.join(sorted(UNSET))}"
+    assert printed == ["3 records", "warned of", *["3 records", all_unset] * 2]
+    warnings = [line for line in done.stderr.splitlines() if line.startswith("plog: ")]
+    assert sorted(line.split()[1] for line in warnings) == sorted(UNSET)
+    assert all(f"spark-defaults.conf: {name} {SETTINGS[name]} (" in done.stderr for name in UNSET)
+    assert len(read(broker, copy)) == 21
 
 
 def test_interrupted_demo_leaves_no_process(tmp_path, workers_find_plog):
