@@ -614,7 +614,7 @@ class Installed:
 
 NAMED = re.compile(r"(?<![\w./:@-])(?:~?/)?(?:[\w.@-]+/)+[\w.@*-]*")
 """A word of a page that may be a path."""
-PACKAGED = ("/opt/plog", "/usr/share/doc/plog", "/usr/bin", "/usr/lib")
+PACKAGED = ("/opt/plog", "/usr/share/doc/plog", "/usr/share/plog", "/usr/bin", "/usr/lib")
 """Where the package has all files that a page may name, beside the settings in /etc/plog."""
 
 

@@ -182,6 +182,8 @@ LAUNCHER
     install_pages "$stage/root/usr/share/doc/plog"
     quietly "writing the completion of shells and the manual pages" \
         install_shell_files "$stage/root" "$system_python"
+    install -D -m 644 --target-directory="$stage/root/usr/share/plog" \
+        config/prometheus-alerts.yml config/grafana-dashboard.json
     install -m 755 systemd/deb/postinst systemd/deb/prerm systemd/deb/postrm "$stage/root/DEBIAN"
     name=$(basename "$system_python")
     sed -i "s|@python@|$system_python|" "$stage/root/DEBIAN/postinst"

@@ -155,6 +155,11 @@ class GroupCoordinator:
         )
 
     @property
+    def max_members_bytes(self) -> int:
+        """Memory that all group members may use."""
+        return self._settings.group_members_max_bytes
+
+    @property
     def rebalances(self) -> int:
         """Number of rebalances started."""
         return self._classic_rebalances + self.consumers.rebalances

@@ -81,7 +81,7 @@ def complete(broker, names, monkeypatch) -> Complete:
         ("plog groups reset sensors-a --topic=qu", ["--topic=quakes"]),
         ("plog groups list --state prepar", ["preparingrebalance"]),
         ("plog transactions describe tell", ["tellers-1"]),
-        ("plog configs describe b", ["broker"]),
+        ("plog configs describe b", ["broker", "broker-logger"]),
         ("plog configs describe broker ", ["0", "default"]),
         ("plog configs describe topic qu", ["quakes"]),
         ("plog configs set topic quakes retention.", ["retention.bytes=", "retention.ms="]),

@@ -178,7 +178,7 @@ def test_groups_with_the_largest_lag_are_shown(capsys: pytest.CaptureFixture[str
     lines = shown(LAGS, capsys).splitlines()
     table = [line.split() for line in lines[-5:] if line]
     assert table == [
-        ["group", "lag", "behind"],
+        ["GROUP", "LAG", "BEHIND"],
         ["slow", "1,200,034", "2h"],
         ["new", "7", "0"],
         ["fast", "0", "0"],
@@ -192,7 +192,7 @@ def test_groups_with_the_largest_lag_are_shown(capsys: pytest.CaptureFixture[str
 
 
 def test_page_without_lags_has_no_table_of_groups(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "behind" not in shown("", capsys)
+    assert "BEHIND" not in shown("", capsys)
     assert json.loads(shown("", capsys, "--json"))["groups"] == []
 
 

@@ -23,7 +23,7 @@ def test_groups_with_the_largest_lag_are_on_the_screen(tmp_path: Path) -> None:
             terminal.close()
     screen = terminal.text.splitlines()
     assert [row.split() for row in screen[-4:]] == [
-        ["group", "lag", "behind"],
+        ["GROUP", "LAG", "BEHIND"],
         ["slow", "1,200,034", "2h"],
         ["new", "7", "0"],
         ["fast", "0", "0"],

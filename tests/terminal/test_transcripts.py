@@ -34,9 +34,7 @@ def test_terminal_shows_what_the_transcript_says(path: Path, tmp_path: Path, req
         made.mkdir()
     for name, words in {"plog": "-m plog", "python": "", "python3": ""}.items():
         program = binaries / name
-        program.write_text(f'#!/bin/sh
-exec {sys.executable} {words} "$@"
-')
+        program.write_text(f'#!/bin/sh\nexec {sys.executable} {words} "$@"\n')
         program.chmod(0o755)
     with ExitStack() as ended, BrokerProcess(brokers, overrides=overrides) as broker:
         environment = {

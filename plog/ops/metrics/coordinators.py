@@ -19,10 +19,8 @@ from plog.runtime.clock import Clock
 
 GROUPS = Family("plog_groups", "Consumer groups by state.", ("state",))
 MEMBERS = Family("plog_group_members", "Group members.")
-MEMBERS_BYTES = Family(
-    "plog_group_members_bytes",
-    "Approximate memory of group members; limited by group.members.max.bytes.",
-)
+MEMBERS_BYTES = Family("plog_group_members_bytes", "Approximate memory of group members.")
+MAX_MEMBERS_BYTES = Family("plog_group_members_max_bytes", "Value of group.members.max.bytes.")
 REBALANCES = Family("plog_group_rebalances_total", "Rebalances started.")
 TRANSACTIONAL_IDS = Family("plog_transactional_ids", "Transactional ids by state.", ("state",))
 ENDED = Family(
@@ -49,7 +47,7 @@ class _States:
 class Groups(Collector):
     """The consumer groups of this broker."""
 
-    families = (GROUPS, MEMBERS, MEMBERS_BYTES, REBALANCES)
+    families = (GROUPS, MEMBERS, MEMBERS_BYTES, MAX_MEMBERS_BYTES, REBALANCES)
 
     def __init__(self, groups: GroupCoordinator) -> None:
         self._groups = groups
@@ -66,6 +64,7 @@ class Groups(Collector):
         yield from self._states.of(states)
         yield MEMBERS.one(members)
         yield MEMBERS_BYTES.one(members_bytes)
+        yield MAX_MEMBERS_BYTES.one(self._groups.max_members_bytes)
         yield REBALANCES.one(self._groups.rebalances)
 
 
