@@ -142,7 +142,7 @@ def list_transactions(
         print_rows(rows, LIST_COLUMNS, as_json=as_json)
     if hidden:
         ids = counted(hidden, "transactional id")
-        say(f"{ids} without an open transaction not shown; --all lists them.", err=True)
+        say(f"Not shown: {ids} without an open transaction; --all lists every id.", err=True)
 
 
 @command.command()
