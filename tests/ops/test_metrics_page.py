@@ -414,7 +414,8 @@ def test_page_is_openmetrics_for_a_reader_that_accepts_it(broker: Measured, wire
     assert {"topic": "open.metrics", "log_dir": str(broker.log_dirs[0])}.keys() == (
         families["plog_partitions"].samples[0].labels.keys()
     )
-    for accept in ("text/plain", "*/*", "application/openmetrics-text;version=x"):
+    of_version = "application/openmetrics-text;version="
+    for accept in ("text/plain", "*/*", f"{of_version}x", f"{of_version}\t9", f"{of_version}1\x7f"):
         content_type, text = page(accept)
         assert content_type == "text/plain; version=0.0.4; charset=utf-8"
         assert "# EOF" not in text

@@ -6,6 +6,7 @@ for the counters that they keep anyway.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -89,9 +90,9 @@ class MetricsPage:
             names: the samples to write; all if empty.
             accept: the reader's Accept header. OpenMetrics if it asks for that, text otherwise.
         """
-        try:
-            encode, content_type = choose_encoder(accept)
-        except TypeError:  # a version that is not a number
-            encode, content_type = choose_encoder("")
+        # The content type repeats the version, so it must be a plain one.
+        versions = re.findall(r"version=([^;,]*)", accept)
+        is_plain = all(re.fullmatch(r"[0-9]+(\.[0-9]+)*", one.strip(" ")) for one in versions)
+        encode, content_type = choose_encoder(accept if is_plain else "")
         registry = self._registry
         return encode(registry.restricted_registry(names) if names else registry), content_type
