@@ -64,6 +64,7 @@ def start_broker(data: Path, port: int) -> subprocess.Popen[bytes]:
                 str(ROOT / "config" / "server.properties"),
                 *("--override", f"listeners=PLAINTEXT://127.0.0.1:{port}"),
                 *("--override", f"log.dirs={data / 'log'}"),
+                *("--override", "metrics.listener="),  # a broker of this host may have it
             ],
             cwd=ROOT,
             stdin=subprocess.DEVNULL,
