@@ -60,15 +60,18 @@ class Probes:
         if self._check is None:
             self._asked_s = time.monotonic()
             self._check = asyncio.run_coroutine_threadsafe(self._answer(), self._loop)
+        check = self._check
         left_s = self._asked_s + ALIVE_S - time.monotonic()
         try:
-            answers = self._check.result(max(left_s, 0))
+            answers = check.result(max(left_s, 0))
         except TimeoutError:
             waited_s = time.monotonic() - self._asked_s
             return f"the event loop has not answered for {waited_s:.0f} s"
         except CancelledError:
             answers = True  # the broker has just stopped
-        self._check = None
+        finally:
+            if check.done():
+                self._check = None
         return None if answers else f"a network thread has not answered for {NETWORK_S:.0f} s"
 
     async def _answer(self) -> bool:

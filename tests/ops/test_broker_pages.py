@@ -113,6 +113,19 @@ def test_broker_with_a_stuck_network_thread_is_not_alive(
     assert text(port, "/healthz") == (503, "a network thread has not answered for 1 s")
 
 
+def test_bug_in_a_check_costs_that_check_alone(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def broken(_within_s: float) -> bool:
+        raise RuntimeError("a bug")
+
+    port = running.broker.metrics_port
+    monkeypatch.setattr(running.broker._pages._probes, "_network_answers", broken)
+    assert text(port, "/healthz")[0] == 500
+    monkeypatch.undo()
+    assert text(port, "/healthz") == (200, "alive")
+
+
 def test_broker_without_log_directories_is_not_ready(
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -107,6 +107,14 @@ def test_records_that_are_sent_are_counted_once(running: Running) -> None:
     assert traffic(running, topic)[2] == 122
 
 
+def test_request_that_both_paths_append_is_counted_once(running: Running) -> None:
+    topic, _ = create_topic(running.wire, partitions=3)
+    new = make_batch([b"v"], producer=(56, 0, 0))  # Python's, and what follows
+    request = produce_request([(topic, 0, BATCH), (topic, 1, new), (topic, 2, BATCH)], acks=-1)
+    running.ask(request, 9)
+    assert traffic(running, topic) == (7, 2 * len(BATCH) + len(new), 0, 0)
+
+
 def test_batch_that_is_refused_or_known_is_not_counted(running: Running) -> None:
     topic, _ = create_topic(running.wire)
     first = make_batch([b"v"], producer=(55, 0, 0))
