@@ -465,22 +465,30 @@ def test_container_starts_is_healthy_serves_clients_and_stops(
         assert (owner.st_uid, owner.st_gid) == (1000, 1000)
 
 
-def test_image_is_built_from_a_wheel_for_a_python_that_is_here(tmp_path: Path) -> None:
-    for name, reason in (
-        ("plog-1.0.tar.gz", "not a wheel of plog: "),
-        ("plog-1.0-cp399-cp399-linux_x86_64.whl", "needs python3.99, for which "),
-    ):
-        done = subprocess.run(
-            [ROOT / "bin" / "image", tmp_path / name],
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-            env={**os.environ, "BUILDER": "true"},
-        )
-        assert done.returncode == 1
-        assert done.stderr.startswith(reason)
-        assert str(tmp_path / name) in done.stderr
+@pytest.mark.parametrize(
+    ("name", "builder", "reason"),
+    [
+        ("plog-1.0.tar.gz", "true", "not a wheel of plog: "),
+        ("plog-1.0-cp399-cp399-linux_x86_64.whl", "true", "needs python3.99, for which "),
+        ("plog-1.0-cp399-cp399-linux_x86_64.whl", "no-such-builder", "needs no-such-builder\n"),
+        (None, "true", "no such file: "),
+    ],
+)
+def test_image_names_what_it_cannot_be_built_from(
+    tmp_path: Path, name: str | None, builder: str, reason: str
+) -> None:
+    if name is not None:
+        (tmp_path / name).touch()
+    done = subprocess.run(
+        [ROOT / "bin" / "image", tmp_path / (name or "missing.whl")],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={**os.environ, "BUILDER": builder},
+    )
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith(reason)
 
 
 def test_compose_file_is_one_that_compose_accepts() -> None:
