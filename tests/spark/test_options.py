@@ -10,7 +10,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from plog import errors
 from plog.errors import ConfigError, KafkaError
-from plog.spark import decisions, offsets, open_transactions, sink_options, two_phases
+from plog.spark import batch_sink, decisions, offsets, open_transactions, sink_options, two_phases
 from plog.spark.options import (
     BATCH_OPTIONS,
     BOUNDS,
@@ -422,7 +422,7 @@ def test_errors_that_the_page_names_are_the_present_ones():
     page = (ROOT / "docs" / "SPARK.md").read_text(encoding="utf-8")
     named = re.findall(r"^\| `(\w+): ", page, re.MULTILINE)
     assert len(named) >= 6
-    modules = [errors, two_phases, decisions, offsets, open_transactions]
+    modules = [errors, two_phases, decisions, offsets, open_transactions, batch_sink]
     existing = {name for module in modules for name in vars(module)}
     assert set(named) <= existing
 
