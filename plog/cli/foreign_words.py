@@ -62,10 +62,13 @@ CONSUME = {
     "--timeout-ms MS": "--exit-at-end",
     "--property print.key=true": "--keys",
     "--property print.value=true": "",
-    "--property print.timestamp=true": "--json",
-    "--property print.partition=true": "--json",
-    "--property print.offset=true": "--json",
-    "--property print.headers=true": "--json",
+    "--property print.timestamp=true": "--times",
+    "--property print.partition=true": "--offsets",
+    "--property print.offset=true": "--offsets",
+    "--property print.headers=true": "--headers",
+    "--property null.literal=TEXT": "--null TEXT",
+    "--include REGEX": "--pattern REGEX",
+    "--whitelist REGEX": "--pattern REGEX",
     "--consumer-property group.id=GROUP": "--group GROUP",
     "--consumer-property isolation.level=LEVEL": "--isolation-level LEVEL",
     "--consumer-property auto.offset.reset=START": "--from START",
@@ -89,6 +92,8 @@ CONSUME = {
 PRODUCE = {
     "--topic TOPIC": "TOPIC",
     "--property parse.key=false": "",
+    "--property ignore.error=true": "--missing-key null",
+    "--property null.marker=TEXT": "--null TEXT",
     "--property key.separator=SEPARATOR": "--key-separator SEPARATOR",
     "--compression-codec CODEC": "--compression CODEC",
     "--request-required-acks ACKS": "--acks ACKS",
@@ -118,6 +123,7 @@ GROUPS = {
 }
 
 KEYED = "--property parse.key=true"
+PATTERN_FROM_START = "consume --pattern REGEX --from earliest"
 
 TOOLS = (
     Tool(
@@ -127,6 +133,8 @@ TOOLS = (
             Action("list", "", "topics list"),
             Action("create", "", "topics create TOPIC"),
             Action("describe", "--topic TOPIC", "topics describe TOPIC..."),
+            Action("describe", "--under-replicated-partitions", "cluster"),
+            Action("describe", "--unavailable-partitions", "cluster"),
             Action("describe", "", "topics list"),
             Action("alter", "--partitions N", "topics add-partitions TOPIC N"),
             Action("alter", "--config CHANGE", "configs set topic TOPIC CHANGE..."),
@@ -152,6 +160,8 @@ TOOLS = (
     Tool(
         ("console-consumer", "consumer"),
         (
+            Action("", "--from-beginning --include REGEX", PATTERN_FROM_START),
+            Action("", "--include REGEX", "consume --pattern REGEX --from latest"),
             Action("", "--from-beginning", "consume TOPIC... --from earliest"),
             Action("", "--offset OFFSET", "consume TOPIC... --from OFFSET"),
             Action("", "--topic TOPIC", "consume TOPIC... --from latest"),
@@ -188,11 +198,12 @@ TOOLS = (
             Action("list", "--group GROUP", "groups describe GROUP..."),
             Action("list", "", "groups list"),
             Action("describe", "--group GROUP --state", "groups describe GROUP..."),
-            Action("describe", "--all-groups", "groups list"),
+            Action("describe", "--all-groups", "groups describe --all"),
             Action("describe", "", "groups describe GROUP..."),
             Action("delete", "", "groups delete GROUP..."),
             Action("delete-offsets", "", "groups delete-offsets GROUP"),
-            Action("reset-offsets", "", "groups reset GROUP"),
+            Action("reset-offsets", "--execute", "groups reset GROUP --execute"),
+            Action("reset-offsets", "", "groups reset GROUP --dry-run"),
             Action("reset", "", "groups reset GROUP"),
             Action("", "--group GROUP", "groups describe GROUP..."),
             Action("", "", "groups list"),
@@ -227,8 +238,25 @@ TOOLS = (
     ),
     Tool(
         ("get-offsets", "run-class kafka.tools.GetOffsetShell"),
-        (Action("", "", "topics describe TOPIC"),),
-        {"--topic TOPIC": "TOPIC", "--time latest": "", "--time earliest": "", "--time -1": ""},
+        (Action("", "", "topics offsets TOPIC..."),),
+        {
+            "--topic TOPIC": "TOPIC",
+            "--topic-partitions TOPIC,TOPIC": "TOPIC",
+            "--time -1": "--at latest",
+            "--time -2": "--at earliest",
+            "--time -3": "--at max-timestamp",
+            "--time TIME": "--at TIME",
+        },
+    ),
+    Tool(
+        ("cluster",),
+        (Action("cluster-id", "", "cluster"), Action("", "", "cluster")),
+        {},
+    ),
+    Tool(
+        ("broker-api-versions",),
+        (Action("", "", "cluster --apis"),),
+        {},
     ),
     Tool(
         ("log-dirs",),

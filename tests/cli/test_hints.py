@@ -142,6 +142,8 @@ def test_command_of_the_page_succeeds(call, command: str) -> None:
     [
         ("topic list", "topics list"),
         ("topics list --topic x", "topics describe x"),
+        ("topics --describe --under-replicated-partitions", "cluster"),
+        ("get-offsets --topic x --time -1", "topics offsets x --at latest"),
         ("topics --create --topic x", "topics create x"),
         ("topics --list --exclude-internal", "topics list"),
         ("topics --list --zookeeper zk:2181/kafka", "topics list"),
