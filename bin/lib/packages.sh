@@ -117,6 +117,7 @@ install_pages() {
     for file in COMPATIBILITY FORMATS MIGRATION OPERATIONS SKIPPED SPARK protocol settings; do
         sed -f systemd/deb/pages.sed "docs/$file.md" >"$doc/docs/$file.md"
     done
+    install -m 644 docs/top.svg "$doc/docs"
     sed -f systemd/deb/pages.sed systemd/deb/README.md >"$doc/README.md"
     sed -f systemd/deb/pages.sed systemd/deb/examples.md >"$doc/examples/README.md"
 }
