@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 
 from plog.cli.kafka.names import SCRIPTS
-from tests.cli.conftest import environment
+from tests.cli.conftest import TIMEOUT_S, environment
 
 NAMES = sorted(f"{name}{ending}" for name in SCRIPTS for ending in ("", ".sh"))
 
@@ -29,6 +30,37 @@ def test_scripts_are_installed_and_run(call, broker, topic, tmp_path):
             check=False,
         )
         assert (listed.returncode, listed.stdout, listed.stderr) == (0, f"{topic}\n", "")
+
+
+def start(broker, script: str, *arguments: object) -> subprocess.Popen[str]:
+    """Start a script in a process of its own, as its wrapper does."""
+    words = [script, "--bootstrap-server", broker.bootstrap, *map(str, arguments)]
+    return subprocess.Popen(
+        [sys.executable, "-P", "-m", "plog.cli.kafka", *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(broker.bootstrap),
+    )
+
+
+def test_console_consumer_prints_its_total_after_a_signal(call, broker, topic):
+    call("produce", topic, stdin=b"a\n")
+    consumer = start(broker, "kafka-console-consumer", "--topic", topic, "--from-beginning")
+    assert consumer.stdout is not None
+    assert consumer.stdout.readline() == "a\n"
+    consumer.terminate()
+    _, errors = consumer.communicate(timeout=TIMEOUT_S)
+    assert (consumer.returncode, errors) == (143, "Processed a total of 1 messages\n")
+
+
+def test_script_ends_quietly_when_its_reader_has_gone(broker):
+    lister = start(broker, "kafka-topics", "--list")
+    assert lister.stdout is not None
+    lister.stdout.close()
+    assert lister.stderr is not None
+    assert lister.stderr.read() == ""
+    assert lister.wait(TIMEOUT_S) == 1
 
 
 def test_files_of_others_are_not_replaced(call, tmp_path):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import logging
 import os
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -21,7 +22,8 @@ from plog.ops.log_lines import LineFormatter
 
 KAFKA_VERSION = "3.9.1"
 """The release whose scripts these follow."""
-INTERRUPTED = 128 + 2
+INTERRUPTED, TERMINATED = 128 + signal.SIGINT, 128 + signal.SIGTERM
+"""The exit statuses of Java for these signals."""
 
 
 def run(name: str, arguments: Sequence[str]) -> int:
@@ -65,6 +67,8 @@ def main() -> None:
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr)
     for handler in logging.getLogger().handlers:
         handler.setFormatter(LineFormatter("%(levelname)s %(message)s"))
+    # As in Java, consumers leave their group and print their totals.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))
     try:
         status = run(sys.argv[1], sys.argv[2:])
         # The reader may have gone before the buffer is flushed.
