@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 
+import plog
 from plog.cli.kafka.names import SCRIPTS
 from plog.cli.output import confirm, json_option, names_text, print_done, yes_option
 
@@ -16,6 +17,7 @@ MARK = "# Written by `plog kafka-scripts`, which may replace this file."
 ENDINGS = (".sh", "")
 """Kafka's own archive has `.sh`; distributions leave it out."""
 MODE = 0o755
+ENTRY = "main"
 
 
 @click.command()
@@ -57,8 +59,10 @@ def _is_ours(path: Path) -> bool:
 
 def _write(path: Path, name: str) -> None:
     """Write a script under another name and rename it, so that no run reads half a file."""
-    # -P: the working directory holds no modules of ours.
-    start = shlex.join([sys.executable, "-P", "-m", "plog.cli.kafka", name])
+    # Python finds the Debian package's plog by its path only. -P: the working directory is no such.
+    root = str(Path(plog.__file__).parent.parent)
+    code = f"import sys; sys.path.insert(0, {root!r}); from plog.cli.kafka.__main__ import {ENTRY}"
+    start = shlex.join([sys.executable, "-P", "-c", f"{code}; {ENTRY}()", name])
     whole = path.with_name(f".{path.name}.new")
     whole.write_text(f'#!/bin/sh\n{MARK}\nexec {start} "$@"\n', "utf-8")
     whole.chmod(MODE)

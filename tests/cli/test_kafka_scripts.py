@@ -75,7 +75,7 @@ def test_files_of_others_are_not_replaced(call, tmp_path):
     assert sorted(os.listdir(tmp_path)) == ["kafka-topics", "kafka-topics.sh"]
     call("kafka-scripts", tmp_path, "--yes")
     assert not link.is_symlink()
-    assert "plog.cli.kafka kafka-topics" in kafkas.read_text()
+    assert ' kafka-topics "$@"' in kafkas.read_text()
     # Its own it replaces without a question.
     outcome = json.loads(call("kafka-scripts", tmp_path, "--json").stdout)
     assert outcome == {"directory": str(tmp_path), "scripts": list(SCRIPTS)}
