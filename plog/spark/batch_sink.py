@@ -103,7 +103,7 @@ def _ids(batch: DataFrame, batch_id: int) -> tuple[str, str]:
     """Return the ids of the query and of its run."""
     try:
         context = batch.sparkSession.sparkContext
-    except Exception as fault:
+    except AttributeError as fault:
         raise ConfigError(
             "plog sink: BatchSink does not support Spark Connect, which does not report a query's "
             'id to foreachBatch; use writeStream.format("plog") in complete or append mode'

@@ -17,7 +17,7 @@ from plog.spark.session import session
 from tests.spark.jvm import FEW_ROWS, QUICK_JVM
 
 ROWS_PER_BATCH = 2_000
-COUNTS_PER_BATCH = 5_000
+COUNTS_PER_BATCH = 10_000
 
 
 def small() -> dict[str, str]:

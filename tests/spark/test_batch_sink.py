@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -93,9 +94,11 @@ def test_changes_are_written_once_by_every_sink_of_a_query(
     assert [rows(broker, topic) for topic in topics] == [expected, expected]
 
 
+@pytest.mark.long
 def test_older_checkpoint_is_refused(
     broker: BrokerProcess, new_topic: NewTopic, counts: Counts, tmp_path: Path
 ) -> None:
+    """Without Spark every run tests this: `test_foreach_batch_writer`."""
     topic, backup = new_topic(), tmp_path / "backup"
     sink = BatchSink(options={"kafka.bootstrap.servers": broker.bootstrap, "topic": topic})
     counts.fill(b"a")
@@ -128,7 +131,6 @@ def test_second_write_of_a_batch_is_refused(
     counts.fill(b"a")
     with pytest.raises(StreamingQueryException, match="batch 0 is already written in this run"):
         counts.run(twice)
-    counts.run(sink)
     assert rows(broker, topic) == [(b"a", b"1")]
 
 
@@ -136,6 +138,9 @@ def test_call_outside_of_foreach_batch_is_refused(spark: Any, broker: BrokerProc
     sink = BatchSink().option("kafka.bootstrap.servers", broker.bootstrap).option("topic", "t")
     with pytest.raises(ConfigError, match="not foreachBatch's call for batch 3"):
         sink(spark.range(1), 3)
+    of_connect = SimpleNamespace(sparkSession=object())  # it has no attribute sparkContext
+    with pytest.raises(ConfigError, match="BatchSink does not support Spark Connect"):
+        sink(of_connect, 3)
     with pytest.raises(ConfigError, match="plog sink: unknown option subject for the sink"):
         BatchSink().option("subject", "t")(spark.range(1), 0)
     with pytest.raises(ConfigError, match="invalid sink name 'a/b'"):
