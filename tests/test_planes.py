@@ -47,6 +47,11 @@ ONE_PLANE = {
     "ops/test_metrics_*.py": "count what each path answers",
     "ops/test_broker_pages.py": "sends no records",
     "ops/test_lag_metrics.py": "of commits and of the ends of logs",
+    "ops/test_bundle.py": "collects the state of a broker",
+    "ops/test_dashboard.py": "of the metrics page and its queries",
+    "ops/test_health_check.py": "sends no records",
+    "ops/test_running_broker.py": "sends no records",
+    "terminal/*": "of commands and their output",
     "test_load.py": "of what the load generator counts",
     "test_packages.py": "of what is in a package, whose broker is as it is by default",
 }
