@@ -59,6 +59,7 @@ EXCEPTION = re.compile(r'(?:Exception in thread "main" )?(?:(?:[a-z]\w*\.)+[A-Z]
 VARYING = [
     (r"(?<=TopicId: )[\w-]{22}|(?<=Cluster ID: )[\w-]{22}", "<id>"),
     (r"\b[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\b", "<uuid>"),
+    (r"(?<= )[\w+/-]{22}(?= /127)", "<id>"),  # of a member
     (r"(?<=isControl: true )(.*crc: )\d+", r"\1<crc>"),  # of a record with a time
     (r"\b1[6-9]\d{11}\b", "<ms>"),
     (r"(?<=<ms>)( +\t)\d+ +", r"\1<duration>"),
@@ -139,7 +140,7 @@ def _rows(result: Result) -> Result:
         return result._replace(out="".join(sorted(result.out)))
     # Kafka's table has no space between an error and the next row.
     divided = re.sub(r"((?:exist|to it|partition)\.)(?=\S)", r"\1 ", result.out)
-    return result._replace(out=" ".join(sorted(divided.split())))
+    return result._replace(out=" ".join(sorted(re.findall(r"[^\s,]+", divided))))
 
 
 def _without_topics(result: Result) -> Result:

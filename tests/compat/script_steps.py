@@ -60,7 +60,9 @@ def _send(producer: Producer, topic: str, count: int, partition: int, first: int
         )
 
 
-def join_group(broker: BrokerProcess, ended: ExitStack, group: str, topic: str) -> None:
+def join_group(
+    broker: BrokerProcess, ended: ExitStack, group: str, topic: str, *settings: str
+) -> None:
     """Have one member in a group until the end; it has all partitions."""
     consumer = Consumer(
         {
@@ -68,6 +70,7 @@ def join_group(broker: BrokerProcess, ended: ExitStack, group: str, topic: str) 
             "group.id": group,
             "client.id": "reader",
             "enable.auto.commit": False,
+            **dict(setting.split("=") for setting in settings),
         }
     )
     ended.callback(consumer.close)
