@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from plog.cli.kafka.commands import Words
-from plog.cli.kafka.options import INT_BITS, Given, java_integer
+from plog.cli.kafka.options import INT_BITS, LONG_BITS, Given, java_integer
 from plog.client.admin import Admin
 from plog.client.group_admin import GroupAdmin
 from plog.client.metadata import Cluster
@@ -62,7 +62,7 @@ class ClientProperties:
         """Return a property as text."""
         return self._properties.get(key, default)
 
-    def integer(self, key: str, default: int) -> int:
+    def integer(self, key: str, default: int, *, bits: int = INT_BITS) -> int:
         """Return a property as a whole number.
 
         Raises:
@@ -71,10 +71,11 @@ class ClientProperties:
         text = self._properties.get(key)
         if text is None:
             return default
-        number = java_integer(text.strip(), INT_BITS)
+        number = java_integer(text.strip(), bits)
         if number is None:
+            kind = "INT" if bits == INT_BITS else "LONG"
             raise ValueError(
-                f"Invalid value {text} for configuration {key}: Not a number of type INT"
+                f"Invalid value {text} for configuration {key}: Not a number of type {kind}"
             )
         return number
 
@@ -168,7 +169,7 @@ class ClientProperties:
             "session_timeout_ms": self.integer("session.timeout.ms", 45_000),
             "heartbeat_interval_ms": self.integer("heartbeat.interval.ms", 3_000),
             "max_poll_interval_ms": self.integer("max.poll.interval.ms", 300_000),
-            "metadata_max_age_ms": self.integer("metadata.max.age.ms", 300_000),
+            "metadata_max_age_ms": self.integer("metadata.max.age.ms", 300_000, bits=LONG_BITS),
         }
 
     def producer_arguments(self) -> dict[str, Any]:
@@ -183,18 +184,18 @@ class ClientProperties:
             "acks": acks,
             "enable_idempotence": acks in ("all", "-1")
             and self.flag("enable.idempotence", default=True),
-            "linger_ms": self.integer("linger.ms", 0),
+            "linger_ms": self.integer("linger.ms", 0, bits=LONG_BITS),
             "batch_size": self.integer("batch.size", 16384),
             "compression_type": self.choice(
                 "compression.type", "none", "none", "gzip", "snappy", "lz4", "zstd"
             ),
             "max_request_size": self.integer("max.request.size", 1 << 20),
-            "buffer_memory": self.integer("buffer.memory", 32 << 20),
-            "max_block_ms": self.integer("max.block.ms", 60_000),
+            "buffer_memory": self.integer("buffer.memory", 32 << 20, bits=LONG_BITS),
+            "max_block_ms": self.integer("max.block.ms", 60_000, bits=LONG_BITS),
             "request_timeout_ms": self.timeout_ms,
             "delivery_timeout_ms": self.integer("delivery.timeout.ms", 120_000),
-            "retry_backoff_ms": self.integer("retry.backoff.ms", 100),
-            "metadata_max_age_ms": self.integer("metadata.max.age.ms", 300_000),
+            "retry_backoff_ms": self.integer("retry.backoff.ms", 100, bits=LONG_BITS),
+            "metadata_max_age_ms": self.integer("metadata.max.age.ms", 300_000, bits=LONG_BITS),
             "transactional_id": self._properties.get("transactional.id"),
             "transaction_timeout_ms": self.integer("transaction.timeout.ms", 60_000),
         }
