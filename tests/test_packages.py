@@ -505,12 +505,16 @@ def test_compose_file_is_one_that_compose_accepts() -> None:
         (19092, "plog"),
     }
     # Prometheus reads the page of that service.
-    scraped = yaml.safe_load((place / "prometheus.yml").read_text())["scrape_configs"]
+    scraping = yaml.safe_load((place / "prometheus.yml").read_text())
     assert settings.metrics_listener == ("0.0.0.0", 9095)
-    assert scraped[0]["static_configs"] == [{"targets": ["plog:9095"]}]
-    (mounted,) = [one for one in prometheus["volumes"] if "prometheus.yml" in str(one)]
-    source = mounted["source"] if isinstance(mounted, dict) else mounted.partition(":")[0]
-    assert Path(source) == place / "prometheus.yml"
+    assert scraping["scrape_configs"][0]["static_configs"] == [{"targets": ["plog:9095"]}]
+    mounted = [
+        one["source"] if isinstance(one, dict) else one.partition(":")[0]
+        for one in prometheus["volumes"]
+    ]
+    assert Path(mounted[0]) == place / "prometheus.yml"
+    (rules,) = scraping["rule_files"]
+    assert Path(mounted[1]).samefile(ROOT / "config" / rules)
 
 
 # -- the Debian package

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable, Sequence
 
 from plog.cli.kafka.config import Clients
-from plog.client.group_admin import GroupDescription, GroupMember
+from plog.client.group_descriptions import GroupDescription, GroupMember
 from plog.types import TopicPartition
 
 NONE = "-"
