@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import re
 import urllib.request
 from collections import Counter
 from typing import NamedTuple
 
+from prometheus_client.parser import text_string_to_metric_families
+
 DURATIONS, HANDED_OVER = "plog_request_duration_seconds_count", "plog_handed_over_total"
 LOADED_APIS = ("Produce", "Fetch")
 TIMEOUT_S = 10.0
-
-_DURATION = re.compile(rf'^{DURATIONS}{{api="(\w+)",path="(\w+)"}} (\d+)$', re.MULTILINE)
-_REASON = re.compile(rf'^{HANDED_OVER}{{reason="([^"]*)"}} (\d+)$', re.MULTILINE)
 
 
 class Answered(NamedTuple):
@@ -32,10 +30,15 @@ class Answered(NamedTuple):
 
 
 def read_page(text: str) -> Answered:
-    return Answered(
-        Counter({(api, path): int(count) for api, path, count in _DURATION.findall(text)}),
-        Counter({reason: int(count) for reason, count in _REASON.findall(text)}),
-    )
+    """Read the counts of a page; a page of an older release has them, too."""
+    found = Answered(Counter(), Counter())
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            if sample.name == DURATIONS:
+                found.by_path[sample.labels["api"], sample.labels["path"]] = int(sample.value)
+            elif sample.name == HANDED_OVER:
+                found.handed_over[sample.labels["reason"]] = int(sample.value)
+    return found
 
 
 def answered(port: int) -> Answered:
