@@ -235,7 +235,7 @@ def _same(text: str, server: str, directory: Path) -> str:
     text = text.replace(server.replace("127.0.0.1", "localhost"), "HOST:PORT")
     for pattern, name in VARYING:
         text = re.sub(pattern, name, text)
-    return text.replace(server.rpartition(":")[2], "PORT")
+    return re.sub(rf"\b{server.rpartition(':')[2]}\b", "PORT", text)
 
 
 def shown(result: Result) -> Iterator[str]:
