@@ -185,6 +185,13 @@ def _program(name: str, parameter: str, release: Callable[[], str]) -> Row:
     )
 
 
+def _prometheus() -> str:
+    from tests.ops.prometheus import release  # it imports conftest, which imports this module
+
+    schema = version("grafana-foundation-sdk").rpartition("!")[2]
+    return f"{release()}; Grafana's schema {schema}"
+
+
 def _tool(name: str, shown: str, *tests: str, file: str = "test_kafka_tools.py") -> Row:
     found = tuple(_of(f"compat/{file}::{test}") for test in tests)
     return Row(TOOLS, name, shown, found, TOOL_RELEASES)
@@ -425,6 +432,14 @@ ROWS = [
                 "test_offsets_and_groups_are_deleted"),
     Row(
         TOOLS,
+        "plog's kafka-*.sh beside Kafka's",
+        "the same command lines print the same; [MIGRATION](MIGRATION.md) lists the differences",
+        (_of("compat/test_kafka_scripts.py"),),
+        lambda: "3.9.1",
+        long="more command lines",
+    ),
+    Row(
+        TOOLS,
         "MirrorMaker 2",
         "copies a KRaft cluster: topics, settings, records, groups; stopped between, plog killed",
         (_of("compat/test_mirror_maker.py"),),
@@ -587,6 +602,17 @@ ROWS = [
             _of("test_packages.py::test_files_that_a_package_lacks_are_found"),
             _of("test_packages.py::test_systemd_finds_nothing_wrong_with_the_packages_units"),
             _of("test_packages.py::test_every_file_of_settings_in_the_package_is_the_administrators"),
+            _of("test_packages.py::test_completion_and_manual_pages_are_where_shells_and_man_look"),
+        ),
+    ),
+    Row(
+        HOST,
+        "container image",
+        "built by buildah on a root file system: healthy, serves clients, stops; compose's file",
+        (
+            _of("test_packages.py::test_container_starts_is_healthy_serves_clients_and_stops"),
+            _of("test_packages.py::test_image_names_what_it_cannot_be_built_from"),
+            _of("test_packages.py::test_compose_file_is_one_that_compose_accepts"),
         ),
     ),
     Row(
@@ -599,8 +625,8 @@ ROWS = [
     Row(
         HOST,
         "`plog doctor`",
-        "properties, directories, listeners, limits, kernel settings",
-        (_of("ops/test_doctor.py"),),
+        "properties, directories, listeners, limits, kernel settings; a running broker",
+        (_of("ops/test_doctor.py"), _of("ops/test_running_broker.py")),
     ),
     Row(
         HOST,
@@ -614,8 +640,22 @@ ROWS = [
             _of("ops/test_coordinator_metrics.py"),
             _of("ops/test_metrics_sources.py"),
             _of("ops/test_page_server.py"),
+            _of("ops/test_health_check.py"),
             _of("ops/test_watch.py"),
         ),
+    ),
+    Row(
+        HOST,
+        "Prometheus and Grafana",
+        "each alert fires by a real fault; each query of the dashboard finds series",
+        (_of("ops/test_alerts.py"), _of("ops/test_dashboard.py")),
+        _prometheus,
+    ),
+    Row(
+        HOST,
+        "`plog bundle`",
+        "of a broker that runs, hangs or is stopped; no secret is in it",
+        (_of("ops/test_bundle.py"),),
     ),
 ]  # fmt: skip
 

@@ -45,6 +45,14 @@ def binaries() -> Path:
     return made_once(ROOT / ".venv" / PACKAGE, bring, "apt") / "usr" / "bin"
 
 
+def release() -> str:
+    """Return the version of the server."""
+    done = subprocess.run(
+        [binaries() / "prometheus", "--version"], capture_output=True, text=True, check=True
+    )
+    return done.stdout.split()[2]
+
+
 class Prometheus:
     """A server that reads the pages at some addresses as the job `plog`.
 
