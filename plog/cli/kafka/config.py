@@ -51,9 +51,6 @@ class ClientProperties:
                 f"security.protocol={protocol} is not supported yet; only {PLAINTEXT} is"
             )
 
-    def __contains__(self, key: str) -> bool:
-        return key in self._properties
-
     def fault(self, why: str) -> ClientFault:
         """Return the error for properties that make no client."""
         return ClientFault(self._client, why)
@@ -224,20 +221,11 @@ def read_file(path: str) -> dict[str, str]:
     return {entry.key: entry.value for entry in load_properties(path)}
 
 
-def pairs(entries: Iterable[str], *, lenient: bool = False) -> dict[str, str]:
-    """Read `key=value` words of the command line.
-
-    Args:
-        lenient: a key without a value has an empty one.
-
-    Raises:
-        ValueError: one has no `=`.
-    """
+def pairs(entries: Iterable[str]) -> dict[str, str]:
+    """Read `key=value` words of the command line; a key without a value has an empty one."""
     found = {}
     for entry in entries:
-        key, equals, value = entry.partition("=")
-        if not equals and not lenient:
-            raise ValueError(f"Invalid command line properties: {entry}")
+        key, _, value = entry.partition("=")
         if key:
             found[key] = value
     return found

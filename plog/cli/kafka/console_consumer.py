@@ -113,7 +113,7 @@ def _check(given: Given) -> None:
 def _consumer_properties(given: Given) -> ClientProperties:
     path = given.value("consumer.config")
     in_file = {} if path is None else read_file(path)
-    on_line = pairs(given.values("consumer-property"), lenient=True)
+    on_line = pairs(given.values("consumer-property"))
     option = given.value("group")
     groups = {
         group
@@ -204,7 +204,7 @@ class _Partition:
 def _formatter(given: Given) -> Formatter:
     path = given.value("formatter-config")
     properties = {} if path is None else read_file(path)
-    properties.update(pairs(given.values("property"), lenient=True))
+    properties.update(pairs(given.values("property")))
     for name in ("key", "value"):
         if given.has(f"{name}-deserializer"):
             properties[f"{name}.deserializer"] = given.text(f"{name}-deserializer")

@@ -74,7 +74,7 @@ def run(given: Given) -> int:
 def _producer_properties(given: Given) -> ClientProperties:
     path = given.value("producer.config")
     properties = {} if path is None else read_file(path)
-    properties.update(pairs(given.values("producer-property"), lenient=True))
+    properties.update(pairs(given.values("producer-property")))
     server = "bootstrap-server" if given.has("bootstrap-server") else "broker-list"
     properties["bootstrap.servers"] = given.text(server)
     if given.has("compression-codec"):
@@ -101,7 +101,7 @@ def _option_or_default(
 def _reader(given: Given) -> LineReader:
     path = given.value("reader-config")
     properties = {} if path is None else read_file(path)
-    properties.update(pairs(given.values("property"), lenient=True))
+    properties.update(pairs(given.values("property")))
     name = given.text("line-reader", READER_CLASSES[0])
     if name not in READER_CLASSES:
         raise ValueError(name)

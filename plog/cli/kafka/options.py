@@ -7,7 +7,7 @@ command line and the texts of its errors. Which options fit together is decided 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple, NoReturn
 
 INT_BITS, LONG_BITS = 32, 64
@@ -75,9 +75,6 @@ class Options:
                 raise ValueError(f"not a declaration: {line!r}")
             name, bracket, metavar, text = found.groups()
             self._options[name] = Option(name, metavar, bracket is not None, text or "")
-
-    def __iter__(self) -> Iterable[Option]:
-        return iter(self._options.values())
 
     def help(self) -> str:
         """Return the help: what the script does, and its options in the order of the alphabet."""
