@@ -9,16 +9,15 @@ line; the metrics page counts them.
 from __future__ import annotations
 
 import logging
-from collections import Counter
 
 from plog.errors import ErrorCode
+from plog.handlers.response_errors import errors_of
 from plog.network.control_plane import Connection
 from plog.protocol.framing import RequestHeader
 from plog.protocol.schema import Struct
 
 log = logging.getLogger(__name__)
 
-ERROR_FIELD = "error_code"
 NO_RESPONSE, NO_ERROR = "no response", "no error"
 
 
@@ -39,24 +38,13 @@ def log_request(
         connection.peer,
         header.client_id,
         took_us / 1000,
-        NO_RESPONSE if response is None else errors_of(response),
+        NO_RESPONSE if response is None else error_text(response),
     )
 
 
-def errors_of(response: Struct) -> str:
+def error_text(response: Struct) -> str:
     """Return the errors of a response by name, each with its number if it is there repeatedly."""
-    found: Counter[int] = Counter()
-    pending: list[Struct] = [response]
-    while pending:
-        struct = pending.pop()
-        for field in struct.fields:
-            value = getattr(struct, field.name)
-            if field.name == ERROR_FIELD and value:
-                found[value] += 1
-            elif isinstance(value, Struct):
-                pending.append(value)
-            elif isinstance(value, list) and value and isinstance(value[0], Struct):
-                pending += value
+    found = errors_of(response)
     if not found:
         return NO_ERROR
     return ", ".join(

@@ -7,8 +7,10 @@ instead, so that large requests weigh more.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections import Counter
+from collections.abc import Callable, Set
 from functools import cache
+from operator import attrgetter
 from typing import Any
 
 from plog.errors import ErrorCode
@@ -17,8 +19,8 @@ from plog.protocol.schema import Struct
 ERROR_CODES = ("error_code", "partition_error_code")
 """The names of fields."""
 
-Find = Callable[[Any, set[int]], None]
-"""Adds the error codes of a structure to a set."""
+Find = Callable[[Any, list[int]], None]
+"""Appends the error codes of a structure to a list."""
 
 
 class ResponseErrors:
@@ -38,37 +40,63 @@ class ResponseErrors:
         return dict(self._counts)
 
 
-def codes_of(response: Struct) -> Collection[int]:
-    """Return the error codes in a response; NONE is among them only if there is no other."""
-    found: set[int] = set()
+def errors_of(response: Struct) -> Counter[int]:
+    """Return the error codes in a response with their numbers, without NONE."""
+    found: list[int] = []
     if (find := _finder(type(response))) is not None:
         find(response, found)
-    found.discard(ErrorCode.NONE)
-    return found or (ErrorCode.NONE,)
+    counts = Counter(found)
+    del counts[ErrorCode.NONE]
+    return counts
+
+
+def codes_of(response: Struct) -> Set[int]:
+    """Return the error codes in a response; NONE is among them only if there is no other."""
+    return errors_of(response).keys() or {ErrorCode.NONE}
 
 
 @cache
 def _finder(struct: type[Struct]) -> Find | None:
     """Return what finds the error codes of a structure, None if it cannot have any."""
-    own = [field.name for field in struct.fields if field.name in ERROR_CODES]
+    own = [attrgetter(field.name) for field in struct.fields if field.name in ERROR_CODES]
     nested = [
-        (field.name, field.kind == "array", find)
+        (attrgetter(field.name), _of_array(find) if field.kind == "array" else find)
         for field in struct.fields
         if field.struct is not None and (find := _finder(field.struct)) is not None
     ]
     if not own and not nested:
         return None
+    if len(own) == 1 and not nested:
+        return _Leaf(own[0])
 
-    def find_all(value: Any, found: set[int]) -> None:
-        found.update(getattr(value, name) for name in own)
-        for name, is_array, find in nested:
-            inner = getattr(value, name)
-            if inner is None:
-                continue
-            if is_array:
-                for one in inner:
-                    find(one, found)
-            else:
+    def find_all(value: Any, found: list[int]) -> None:
+        found.extend([get(value) for get in own])
+        for get, find in nested:
+            inner = get(value)
+            if inner is not None:
                 find(inner, found)
 
     return find_all
+
+
+class _Leaf:
+    """Finds the one error code of a structure, as of a partition: most structures are such."""
+
+    def __init__(self, get: Callable[[Any], int]) -> None:
+        self.get = get
+
+    def __call__(self, value: Any, found: list[int]) -> None:
+        found.append(self.get(value))
+
+
+def _of_array(find: Find) -> Find:
+    """Return what finds the error codes of an array of structures."""
+    if isinstance(find, _Leaf):
+        get = find.get
+        return lambda values, found: found.extend(map(get, values))
+
+    def find_each(values: Any, found: list[int]) -> None:
+        for value in values:
+            find(value, found)
+
+    return find_each
