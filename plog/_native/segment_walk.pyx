@@ -99,27 +99,30 @@ cdef int segment_offset_behind(
     cdef Window window
     cdef BatchPlace place
     cdef const uint8_t* entries = NULL
+    cdef uint8_t[OFFSET_ENTRY_BYTES] entry
     cdef int64_t size = load(&segment.size_bytes)
-    cdef int64_t start = position
-    cdef int64_t written, number
+    cdef int64_t written
+    cdef int64_t number = 0
     cdef int status
     pthread_mutex_lock(&segment.tail_lock)
     written = segment.offsets_written
     if segment.tail != NULL:
         number = search_position(segment.tail.offsets, <uint32_t>segment.tail.offset_count, end)
         if number > 0:
-            start = max(start, <int64_t><int32_t>be32(segment.tail.offsets + (number - 1) * OFFSET_ENTRY_BYTES + 4))
+            memcpy(entry, segment.tail.offsets + (number - 1) * OFFSET_ENTRY_BYTES, OFFSET_ENTRY_BYTES)
     pthread_mutex_unlock(&segment.tail_lock)
-    if start == position and written > 0:
+    if number == 0 and written > 0:
         status = mapped(&segment.offset_map, segment.offset_index_fd, segment.offset_map_bytes, &entries)
         if status:
             return status
         number = search_position(entries, <uint32_t>written, end)
         if number > 0:
-            start = max(start, <int64_t><int32_t>be32(entries + (number - 1) * OFFSET_ENTRY_BYTES + 4))
+            memcpy(entry, entries + (number - 1) * OFFSET_ENTRY_BYTES, OFFSET_ENTRY_BYTES)
     window.position = window.filled = 0
     window.never_waits = True
-    status = batch_at(segment, start, size, &window, &place)
+    # An entry that is wrong is not used: the walk from `position` is right, too.
+    if number == 0 or not fits(segment, entry, position, size, &window, &place, &status):
+        status = batch_at(segment, position, size, &window, &place)
     while status == WALK_FOUND:
         offset[0] = place.base_offset
         if place.position + place.size > end:

@@ -141,6 +141,19 @@ def check_next_offset(placed: list[Placed], found: FileRange, what: object) -> N
     assert found.next_offset() <= min(others, default=found.next_offset()), what
 
 
+def test_next_offset_does_not_believe_a_wrong_index_entry(directory: Directory) -> None:
+    batches = [(2 * n, 2, 100) for n in range(10)]
+    segment = directory.written(0, batches, next_offset=20, index_interval_bytes=150)
+    cut = directory.log([segment]).read(0, 550, 20, False)
+    assert cut is not None
+    assert cut.next_offset() == 10
+    entries = directory.offset_index(0)
+    # Each entry leads into the middle of a batch.
+    wrong = b"".join(struct.pack(">ii", offset, position + 50) for offset, position in entries)
+    directory.file(0, "index").write_bytes(wrong)
+    assert cut.next_offset() == 10
+
+
 def test_next_offset_never_waits_for_the_disk(directory: Directory) -> None:
     log = directory.log()
     for _ in range(10):
