@@ -267,6 +267,12 @@ def _alter(given: Given, clients: Clients, entities: list[Entity]) -> None:
         absent = [name for name in deleted if name not in own]
         if absent:
             raise _Refused(f"Invalid config(s): {','.join(absent)}")
+    if entity.type == LOGGERS:
+        settings = config_requests.describe(clients.cluster, resource_type, entity.name)
+        known = {setting.name for setting in settings}
+        unknown = [name for name in [*deleted, *added] if name not in known]
+        if unknown:
+            raise _Refused(f"Invalid broker logger(s): {','.join(unknown)}")
     changes: list[tuple[str, int, str | None]] = [
         (name, SET, value) for name, value in added.items()
     ]
