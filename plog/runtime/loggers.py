@@ -94,7 +94,7 @@ def _is_module(name: str) -> bool:
     package, *rest = name.split(".")
     if package != _PACKAGE.name or len(name) > MAX_NAME:
         return False
-    if not all(part.isidentifier() for part in rest):
+    if not all(part.isidentifier() and part != "__init__" for part in rest):
         return False
     path = _PACKAGE.joinpath(*rest)
     return (path / "__init__.py").is_file() or (rest != [] and path.with_suffix(".py").is_file())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from plog.runtime.loggers import is_logger
 from plog.settings import BrokerSettings
 
 STORGE, SLASH = "logger 'plog.storge' does not exist", "logger 'plog/broker' does not exist"
@@ -57,3 +58,8 @@ def test_levels_of_loggers_are_a_list(text: str, levels: tuple[tuple[str, str], 
 )
 def test_value_that_is_wrong_is_refused_with_the_reason(key: str, text: str, reason: str) -> None:
     assert BrokerSettings.faults({key: text}) == [(key, reason)]
+
+
+def test_file_of_a_package_is_no_logger() -> None:
+    assert is_logger("plog.storage")
+    assert not is_logger("plog.storage.__init__")
