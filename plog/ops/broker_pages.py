@@ -84,9 +84,10 @@ class BrokerPages:
 
     def _metrics_page(self, request: Request) -> Page:
         with self._writing:
-            if self._metrics is None:
+            metrics = self._metrics  # a stop takes it away meanwhile
+            if metrics is None:
                 return _answer(f"no metrics: the broker is {self._probes.phase.value}", "")
-            return Page(*self._metrics.write(request.names, request.accept))
+            return Page(*metrics.write(request.names, request.accept))
 
 
 def _answer(failure: str | None, success: str) -> Page:
