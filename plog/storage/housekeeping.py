@@ -7,7 +7,7 @@ settings do), and writes no checkpoints (`log_checkpoints` does).
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 
 from plog.errors import KafkaStorageError
@@ -66,22 +66,28 @@ class Housekeeping:
         by_topic: dict[str, list[list[str]]] = {}
         now_ms = self._trusted_time.now_ms()
         logs = self._logs()
-        for log in logs:
-            try:
-                lines = log.apply_retention(now_ms)
-            except KafkaStorageError as error:
-                _log.error("retention of %s: %s", log.topic_partition, error)
-                continue
-            if lines:
-                by_topic.setdefault(log.topic_partition.topic, []).append(lines)
+        try:
+            for log in logs:
+                try:
+                    lines = log.apply_retention(now_ms)
+                except KafkaStorageError as error:
+                    _log.error("retention of %s: %s", log.topic_partition, error)
+                    continue
+                if lines:
+                    by_topic.setdefault(log.topic_partition.topic, []).append(lines)
+        finally:  # a bug in one log does not hide the deletions in others
+            self._log_deletions(by_topic)
+        _log.debug("retention has checked %s", counted(len(logs), "partition"))
+        return sum(len(lines) for several in by_topic.values() for lines in several)
+
+    @staticmethod
+    def _log_deletions(by_topic: Mapping[str, list[list[str]]]) -> None:
         for topic, several in by_topic.items():
             if len(several) > 1:
                 of = counted(len(several), "partition")
                 _log.info("%s: retention deleted segments of %s", topic, of)
             for line in chain.from_iterable(several):
                 _log.log(logging.DEBUG if len(several) > 1 else logging.INFO, "%s", line)
-        _log.debug("retention has checked %s", counted(len(logs), "partition"))
-        return sum(len(lines) for several in by_topic.values() for lines in several)
 
     def expire_producers(self) -> None:
         """Forget the producers that have been silent for long."""
