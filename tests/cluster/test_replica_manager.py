@@ -165,7 +165,8 @@ class Broker:
         self.channel = InProcessChannel(self.replicas, self.metadata)
 
     def _apply_configs(self, topic: str) -> TopicSettings:
-        return self.settings.apply_topic(topic, self.configs.get(topic, {}))
+        self.settings.apply_topic(topic, self.configs.get(topic, {}))
+        return self.settings.topic(topic)
 
     def obey_changes(self) -> None:
         """As a whole broker, which has its replicas hear of all settings that are applied."""
