@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Self
 
 from plog.errors import ConfigError, PlogError
+from plog.spark.decisions import NO_BATCH
 from plog.spark.option_values import SERVERS
 from plog.spark.sink_options import BATCH_OPTION, QUERY_OPTION, RUN_OPTION, parse
 from plog.types import is_legal_topic_name
@@ -24,11 +25,17 @@ QUERY, BATCH, RUN = "sql.streaming.queryId", "streaming.sql.batchId", "spark.job
 
 
 class SecondWrite(PlogError):
-    """A batch is written twice under one name; the second part would be skipped."""
+    """A sink is called twice for a batch in one run; the second call's rows would be skipped."""
 
 
-_written: dict[tuple[str, str, str], tuple[str, int]] = {}
-"""By brokers, decisions topic and query: the run and the batch that this process wrote last."""
+MAX_RUNS = 1000
+"""Runs whose last batch is remembered: those that wrote most recently."""
+_last_batches: dict[tuple[str, str], int] = {}
+"""By query (with the sink's name) and run: the last batch that this process began to write.
+
+The brokers are no part of the key: one cluster has many addresses. Nor is the decisions topic:
+sinks without it in common still share their transactional ids, and abort each other's transactions.
+"""
 _lock = threading.Lock()
 
 
@@ -38,7 +45,8 @@ class BatchSink:
         sink = BatchSink().option("topic", "changes")
         counts.writeStream.outputMode("update").foreachBatch(sink).option(...).start()
 
-    Call it once for each batch. A query that writes to several sinks gives each another name.
+    Call it once for each batch. A query that writes to several sinks gives each another name, even
+    if they write to different clusters.
 
     Args:
         name: distinguishes several sinks of one query; part of their transactional ids.
@@ -71,32 +79,50 @@ class BatchSink:
 
         Raises:
             ConfigError: an option is invalid, or this is not a call by `foreachBatch`.
-            SecondWrite: this batch of the query was written before in this run.
+            SecondWrite: this run has already called a sink of this name for this batch.
         """
         parsed = parse(self._options)
         query, run = _ids(batch, batch_id)
         if self._name:
             query = f"{self._name}/{query}"  # a slash is part of no name: no prefix of another id
-        key = parsed.bootstrap_servers, parsed.decisions_topic, query
-        with _lock:
-            is_repeated = _written.get(key) == (run, batch_id)
-        if is_repeated:
-            raise SecondWrite(
-                f"plog sink: batch {batch_id} is already written in this run: a BatchSink writes a "
-                "batch in one call. Write all rows at once (union), or use another BatchSink with "
-                "another name"
+        writer = (
+            batch.write.format("plog")
+            .mode("append")
+            .options(
+                **{
+                    **self._options,
+                    SERVERS: parsed.bootstrap_servers,
+                    QUERY_OPTION: query,
+                    RUN_OPTION: run,
+                    BATCH_OPTION: str(batch_id),
+                }
             )
-        batch.write.format("plog").mode("append").options(
-            **{
-                **self._options,
-                SERVERS: parsed.bootstrap_servers,
-                QUERY_OPTION: query,
-                RUN_OPTION: run,
-                BATCH_OPTION: str(batch_id),
-            }
-        ).save()
-        with _lock:
-            _written[key] = run, batch_id
+        )
+        _begin_batch(query, run, batch_id)
+        writer.save()
+
+
+def _begin_batch(query: str, run: str, batch_id: int) -> None:
+    """Remember a batch before it is written, even if that fails: it may be committed all the same.
+
+    An error that leaves `foreachBatch` ends the run, so Spark calls again only in another one.
+
+    Raises:
+        SecondWrite: the run has already begun this batch, or a later one.
+    """
+    with _lock:
+        last = _last_batches.pop((query, run), NO_BATCH)
+        _last_batches[query, run] = max(last, batch_id)  # last in the dict: the most recent run
+        if len(_last_batches) > MAX_RUNS:
+            del _last_batches[next(iter(_last_batches))]
+    if batch_id <= last:
+        earlier = "a first one" if batch_id == last else f"one for batch {last}"
+        raise SecondWrite(
+            f"plog sink: call for batch {batch_id} after {earlier} in the same run: its rows would "
+            "be skipped. Write all rows of a batch in one call (union), or use another BatchSink "
+            "with another name. After a call that failed, let its error end the query: the next "
+            "run writes the batch"
+        )
 
 
 def _ids(batch: DataFrame, batch_id: int) -> tuple[str, str]:

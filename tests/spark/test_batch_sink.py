@@ -129,7 +129,7 @@ def test_second_write_of_a_batch_is_refused(
         sink(batch, batch_id)
 
     counts.fill(b"a")
-    with pytest.raises(StreamingQueryException, match="batch 0 is already written in this run"):
+    with pytest.raises(StreamingQueryException, match="call for batch 0 after a first one"):
         counts.run(twice)
     assert rows(broker, topic) == [(b"a", b"1")]
 
