@@ -11,8 +11,8 @@ import uuid
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Self
 
-from plog.errors import ConfigError, PlogError
-from plog.spark.decisions import NO_BATCH
+from plog.errors import ConfigError
+from plog.spark.decisions import NO_BATCH, SecondWrite
 from plog.spark.option_values import SERVERS
 from plog.spark.sink_options import BATCH_OPTION, QUERY_OPTION, RUN_OPTION, parse
 from plog.types import is_legal_topic_name
@@ -22,10 +22,6 @@ if TYPE_CHECKING:
 
 QUERY, BATCH, RUN = "sql.streaming.queryId", "streaming.sql.batchId", "spark.jobGroup.id"
 """Local properties of a streaming query's thread and tasks; the job group is the run's id."""
-
-
-class SecondWrite(PlogError):
-    """A sink is called twice for a batch in one run; the second call's rows would be skipped."""
 
 
 MAX_RUNS = 1000

@@ -41,6 +41,10 @@ class CheckpointRewound(PlogError):
     """The query restarts before its last committed batch: its checkpoint is an older one."""
 
 
+class SecondWrite(PlogError):
+    """A run writes a batch a second time; the rows of that write would be skipped."""
+
+
 class DamagedDecision(PlogError):
     """A decision record cannot be read, so the last committed batch is unknown."""
 
@@ -166,6 +170,19 @@ def commit_batch(
     """Return the decision that commits a batch."""
     assert batch > last.batch
     return Decision(last.run, batch, tuple(transactions), last.earlier, plan)
+
+
+def is_committed_by(last: Decision | None, run: str, batch: int) -> bool:
+    """Tell whether a batch is known to be committed by this run, not by an earlier one.
+
+    Spark delivers a committed batch again to a later run only. Registration leaves no transactions
+    in the record. An empty batch has none either, so its run is not known.
+    """
+    return (
+        last is not None
+        and last.run == run
+        and (batch < last.batch or (batch == last.batch and bool(last.transactions)))
+    )
 
 
 def has_other_plan(last: Decision | None, batch: int, plan: str | None) -> bool:

@@ -53,7 +53,7 @@ class TaskResult(WriterCommitMessage):
     Attributes:
         query, run, batch: the batch that the task belongs to.
         transaction: the transaction left open; None without rows, or with at-least-once.
-        already_committed: the batch was committed before, and the task wrote nothing.
+        already_committed: the batch was committed before, and the task's rows were skipped.
         missing_settings: settings for the sink that the session does not have.
     """
 
@@ -139,7 +139,7 @@ class _Writer(ABC):
         if part.batch != batch:
             raise InconsistentTasks(f"the tasks of batch {batch} wrote batch {part.batch}")
         if part.already_committed:
-            self._phases(part).check_plan(batch)
+            self._phases(part).check_replay(batch)
         else:
             self._phases(part).commit(batch, _transactions(parts))
 

@@ -29,9 +29,11 @@ from plog.spark.decision_log import DecisionLog, DecisionWriter
 from plog.spark.decisions import (
     BatchStatus,
     Decision,
+    SecondWrite,
     batch_status,
     commit_batch,
     has_other_plan,
+    is_committed_by,
     register_run,
     task_id_prefix,
 )
@@ -70,8 +72,8 @@ class Phases(Protocol):
     def commit(self, batch: int, transactions: Collection[PreparedTransaction]) -> None:
         """Commit a batch that its tasks have written."""
 
-    def check_plan(self, batch: int) -> None:
-        """Check that a committed batch that Spark delivers again has the same plan."""
+    def check_replay(self, batch: int) -> None:
+        """Check that a committed batch whose rows were skipped is the same as before."""
 
     def abort(self, batch: int, transactions: Collection[PreparedTransaction]) -> None:
         """Abort everything written for a batch, unless it is committed."""
@@ -194,14 +196,23 @@ class StreamPhases:
         if others and self._log.last() == decision:
             self._open.abort(others)
 
-    def check_plan(self, batch: int) -> None:
-        """Check that a committed batch was not planned again since, as far as its plan is known.
+    def check_replay(self, batch: int) -> None:
+        """Check that a committed batch whose rows were skipped is the same as before.
+
+        Its plan is compared as far as it is known.
 
         Raises:
-            ChangedBatch: it was planned again.
+            SecondWrite: this run itself has committed it, so these rows are others.
+            ChangedBatch: it was planned again since.
             KafkaError: the brokers do not respond.
         """
-        if not has_other_plan(self._log.last(), batch, plan_of(self._options.checkpoint, batch)):
+        last = self._log.last()
+        if is_committed_by(last, self._run, batch):
+            raise SecondWrite(
+                f"batch {batch} of query {self._query} is already committed by this run, so a "
+                "second write of it was skipped: write all rows of a batch at once"
+            )
+        if not has_other_plan(last, batch, plan_of(self._options.checkpoint, batch)):
             return
         text = (
             f"batch {batch} of query {self._query} is already committed, but Spark planned it "
@@ -285,7 +296,7 @@ class BatchPhases:
             )
         self._open.abort(listed.keys() - set(transactions))
 
-    def check_plan(self, batch: int) -> None:
+    def check_replay(self, batch: int) -> None:
         """Do nothing: a batch query's batch is never delivered again."""
 
     def abort(self, batch: int, transactions: Iterable[PreparedTransaction]) -> None:

@@ -23,6 +23,7 @@ from plog.spark.decisions import (
     commit_batch,
     driver_transactional_id,
     has_other_plan,
+    is_committed_by,
     register_run,
     task_id_prefix,
 )
@@ -107,6 +108,17 @@ def test_next_run_takes_over_and_remembers_what_stands() -> None:
     assert batch_status(last, "r2", 6) is BatchStatus.PENDING
     with pytest.raises(Fenced, match="run r1 was replaced by run r2"):
         batch_status(last, "r1", 6)
+
+
+def test_committed_batch_is_a_second_write_only_in_the_run_that_committed_it() -> None:
+    last = commit_batch(register_run(None, "r1", 0), 5, [ONE])
+    found = [is_committed_by(last, "r1", batch) for batch in (4, 5, 6)]
+    assert found == [True, True, False]
+    replayed = register_run(last, "r2", 5)
+    assert not any(is_committed_by(replayed, run, 5) for run in ("r1", "r2"))
+    assert not is_committed_by(None, "r1", 0)
+    empty = commit_batch(register_run(None, "r1", 0), 5, [])
+    assert not is_committed_by(empty, "r1", 5)  # a registered run has the same record
 
 
 def test_run_that_goes_back_behind_what_stands_is_refused() -> None:

@@ -11,7 +11,7 @@ from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType
 
 from plog.errors import ConfigError
 from plog.spark import links, sink
-from plog.spark.decisions import CheckpointRewound, Fenced
+from plog.spark.decisions import CheckpointRewound, Fenced, SecondWrite
 from plog.spark.sink_options import BATCH_OPTION, QUERY_OPTION, RUN_OPTION, SinkOptions
 from tests.servers import BrokerProcess
 from tests.spark.test_two_phases import TASKS, Run, batches, read, rounds
@@ -110,6 +110,38 @@ def test_rows_of_a_committed_batch_are_read_to_their_end(start: Callable[[], Bat
     rows = iter([pa.record_batch({"value": pa.array([b"v"])})] * 3)
     assert again.writer(0).write(rows).already_committed
     assert list(rows) == []
+
+
+def test_second_write_in_one_run_is_an_error(
+    broker: BrokerProcess, start: Callable[[], BatchRun]
+) -> None:
+    """Its rows are skipped, whether its tasks begin before the first commit or after it."""
+    run = start()
+    run.run(0)
+    with pytest.raises(SecondWrite, match="is already committed by this run"):
+        run.run(0)
+    run.run(1)
+    with pytest.raises(SecondWrite):
+        run.run(0)
+    later = start()
+    later.run(1)  # committed by an earlier run
+    assert sorted(read(broker, run.topic)) == batches(0, 1)
+
+
+def test_second_write_whose_tasks_end_after_the_first_commit_is_an_error(
+    broker: BrokerProcess, start: Callable[[], BatchRun]
+) -> None:
+    run = start()
+
+    def rows() -> Iterator[pa.RecordBatch]:
+        run.run(0)
+        yield pa.record_batch({"value": pa.array([b"second"])})
+
+    part = run.writer(0).write(rows())
+    assert part.already_committed
+    with pytest.raises(SecondWrite):
+        run.writer(0).commit([part])
+    assert sorted(read(broker, run.topic)) == batches(0)
 
 
 def test_batch_that_fails_leaves_nothing(

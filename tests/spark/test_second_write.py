@@ -12,7 +12,8 @@ import pytest
 
 from plog.errors import ConfigError
 from plog.spark import batch_sink
-from plog.spark.batch_sink import BATCH, QUERY, RUN, BatchSink, SecondWrite
+from plog.spark.batch_sink import BATCH, QUERY, RUN, BatchSink
+from plog.spark.decisions import SecondWrite
 from plog.spark.option_values import SERVERS
 from plog.spark.sink_options import BATCH_OPTION, QUERY_OPTION, RUN_OPTION
 

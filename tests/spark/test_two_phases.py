@@ -130,7 +130,7 @@ class Run:
         if written := self.write(batch):
             self.phases().commit(batch, written)
         else:
-            self.phases().check_plan(batch)
+            self.phases().check_replay(batch)
 
 
 @pytest.fixture
