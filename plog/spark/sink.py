@@ -43,7 +43,7 @@ ONE_BATCH = 0
 
 
 class InconsistentTasks(PlogError):
-    """The tasks of a batch report different batches."""
+    """The tasks of a batch report different batches, or some report none."""
 
 
 @dataclass
@@ -131,8 +131,13 @@ class _Writer(ABC):
     def _commit_batch(self, batch: int, messages: Sequence[WriterCommitMessage | None]) -> None:
         parts = [one for one in messages if isinstance(one, TaskResult)]
         warn_once(parts[0].missing_settings if parts else ())
-        if self.options.delivery == AT_LEAST_ONCE or not parts:
+        if self.options.delivery == AT_LEAST_ONCE or not messages:
             return
+        if len(parts) < len(messages):
+            missing = len(messages) - len(parts)
+            raise InconsistentTasks(
+                f"{missing} of the {len(messages)} tasks of batch {batch} sent no report"
+            )
         if len({(one.query, one.run, one.batch, one.already_committed) for one in parts}) != 1:
             raise InconsistentTasks(f"the tasks of batch {batch} disagree about it: {parts}")
         part = parts[0]

@@ -154,6 +154,19 @@ def test_batch_that_fails_leaves_nothing(
     assert sorted(read(broker, run.topic)) == batches(0)
 
 
+def test_batch_without_the_report_of_a_task_is_not_committed(
+    broker: BrokerProcess, start: Callable[[], BatchRun]
+) -> None:
+    run = start()
+    reports = [run.part(0, 0), None]
+    with pytest.raises(sink.InconsistentTasks, match="1 of the 2 tasks of batch 0 sent no report"):
+        run.writer(0).commit(reports)
+    with pytest.raises(sink.InconsistentTasks, match="1 of the 1 tasks of batch 0 sent no report"):
+        run.writer(0).commit([None])
+    run.writer(0).abort(reports)
+    assert read(broker, run.topic) == []
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
