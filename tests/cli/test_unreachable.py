@@ -153,6 +153,7 @@ def run_quickly(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[st
     def connect(host: str, port: int, *, timeout_ms: int, **options: Any) -> Connection:
         return Connection(host, port, timeout_ms=ANSWER_MS, **options)
 
+    monkeypatch.chdir(tmp_path)  # a command must not leave a file in the checkout
     properties = tmp_path / "server.properties"
     properties.write_text(f"log.dirs={tmp_path}\nbroker.id=1\n")
 
