@@ -67,6 +67,3 @@ class Masker:
         if isinstance(value, list | tuple):
             return [self.json(one) for one in value]
         return self.text(value) if isinstance(value, str) else value
-
-    def _of_key(self, key: str, value: Any) -> Any:
-        return HIDDEN if value and _HIDDEN_KEY.search(key) else self.json(value)
