@@ -29,7 +29,8 @@ def command(
       plog health --env /etc/plog/server.properties
     """
     from plog.errors import PlogError
-    from plog.ops.health_check import HEALTHY, READY, ask_listener, ask_page
+    from plog.ops.health_check import ask_listener, ask_page
+    from plog.ops.page_paths import HEALTH, READY
     from plog.settings.server_properties import read
 
     settings, _ = read(properties, overrides, environment)
@@ -38,6 +39,6 @@ def command(
         if page is None:
             say(ask_listener(settings.parsed_listeners()[0]))
         else:
-            say(ask_page(page, READY if ready else HEALTHY))
+            say(ask_page(page, READY if ready else HEALTH))
     except (PlogError, OSError) as error:
         raise click.ClickException(str(error)) from error

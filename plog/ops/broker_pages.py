@@ -1,6 +1,6 @@
 """The pages of a broker: metrics, health checks, and an index of them.
 
-Owns the paths and the order in which a start and a stop open and close them. The health checks
+Owns the order in which a start and a stop open and close them. The health checks
 answer from the start of the process on; the metrics page is there while the broker runs.
 """
 
@@ -13,20 +13,19 @@ from http import HTTPStatus
 
 from plog import __version__
 from plog.ops.log_counts import LogCounts
-from plog.ops.metrics.families import PATH
 from plog.ops.metrics.page import MetricsPage, Sources
+from plog.ops.page_paths import HEALTH, METRICS, READY
 from plog.ops.page_server import STOP_S, Page, PageServer, Request
 from plog.ops.probes import Phase, Probes
 
 log = logging.getLogger(__name__)
 
-HEALTH, READY = "/healthz", "/ready"
 HTML = "text/html; charset=utf-8"
 INDEX = f"""<!DOCTYPE html>
 <title>plog</title>
 <h1>plog {__version__}</h1>
 <ul>
-<li><a href="{PATH}">{PATH}</a>: metrics for Prometheus
+<li><a href="{METRICS}">{METRICS}</a>: metrics for Prometheus
 <li><a href="{HEALTH}">{HEALTH}</a>: whether the broker is alive
 <li><a href="{READY}">{READY}</a>: whether the broker is ready for clients
 </ul>
@@ -44,7 +43,7 @@ class BrokerPages:
         self._writing = threading.Lock()
         pages = {
             "/": lambda _: Page(INDEX.encode(), HTML),
-            PATH: self._metrics_page,
+            METRICS: self._metrics_page,
             HEALTH: lambda _: _answer(self._probes.not_alive(), "alive"),
             READY: lambda _: _answer(self._probes.not_ready(), "ready"),
         }
@@ -60,7 +59,7 @@ class BrokerPages:
         logging.getLogger().addHandler(self._log_counts)
         self._server.start()
         host = f"[{self._host}]" if ":" in self._host else self._host
-        log.info("metrics at http://%s:%d%s", host, self._port, PATH)
+        log.info("metrics at http://%s:%d%s", host, self._port, METRICS)
 
     def open_metrics(self, sources: Sources) -> None:
         """Serve the metrics page from now on."""

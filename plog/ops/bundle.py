@@ -26,6 +26,7 @@ from plog.client.metadata import parse_bootstrap
 from plog.errors import ConfigError, NetworkException, PlogError, RequestTimedOut
 from plog.ops import cluster_facts, host_facts
 from plog.ops.doctor import examine, examine_client
+from plog.ops.page_paths import METRICS
 from plog.ops.running_broker import EVERYWHERE, metrics_listener
 from plog.ops.secrets import Masker
 from plog.ops.units import Unit, unit_of
@@ -297,7 +298,7 @@ def _page(address: str, settings: BrokerSettings | None) -> str:
     elif not (page := metrics_listener(*parse_bootstrap(address)[0])):
         raise NotCollected("metrics.listener is not set")
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    with opener.open(f"http://{page}/metrics", timeout=WAIT_S) as response:
+    with opener.open(f"http://{page}{METRICS}", timeout=WAIT_S) as response:
         data: bytes = response.read(MAX_PAGE_BYTES)
     return data.decode(errors="replace")
 

@@ -6,16 +6,13 @@ import urllib.error
 import urllib.request
 from http import HTTPStatus
 from http.client import HTTPException
-from typing import Final
 
 from plog.client.connection import Connection, address_of
 from plog.errors import PlogError
+from plog.ops.page_paths import HEALTH, METRICS, READY
 from plog.ops.running_broker import EVERYWHERE
 from plog.settings.listeners import Address, Listener
 
-HEALTHY: Final = "/healthz"
-READY: Final = "/ready"
-METRICS: Final = "/metrics"
 WAIT_S = 5.0
 
 
@@ -26,7 +23,7 @@ class Unhealthy(PlogError):
 def ask_page(page: Address, path: str) -> str:
     """Ask a path of the metrics listener; return a word for the answer.
 
-    An older release has no HEALTHY, only the metrics page: that it answers is health enough.
+    An older release has no HEALTH, only the metrics page: that it answers is health enough.
 
     Raises:
         Unhealthy: it answers with an error, or not at all.
@@ -37,7 +34,7 @@ def ask_page(page: Address, path: str) -> str:
         with opener.open(f"http://{address}{path}", timeout=WAIT_S) as response:
             response.read()
     except urllib.error.HTTPError as error:
-        if error.code == HTTPStatus.NOT_FOUND and path == HEALTHY:
+        if error.code == HTTPStatus.NOT_FOUND and path == HEALTH:
             return ask_page(page, METRICS)
         reason = error.read().decode(errors="replace").strip()
         raise Unhealthy(f"{address}{path}: {reason or error}") from error

@@ -14,7 +14,8 @@ from typing import NamedTuple
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from plog.ops.metrics.families import BUILD, FAST, PATH
+from plog.ops.metrics.families import BUILD, FAST
+from plog.ops.page_paths import METRICS
 
 PERCENTILES = (0.5, 0.99, 0.999)
 READ_TIMEOUT_S = 10.0
@@ -82,7 +83,7 @@ def read(address: str, at_s: float, timeout_s: float = READ_TIMEOUT_S) -> Readin
     # Ignore the environment's proxies: 127.0.0.1 must be this host.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
-        with opener.open(f"http://{address}{PATH}", timeout=timeout_s) as response:
+        with opener.open(f"http://{address}{METRICS}", timeout=timeout_s) as response:
             reading = parse(response.read().decode(), at_s)
     except HTTPException as error:
         raise ValueError(f"not an HTTP server ({error!r})") from error

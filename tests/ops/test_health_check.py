@@ -12,7 +12,8 @@ import pytest
 from click.testing import CliRunner
 
 from plog.cli.health import command
-from plog.ops.health_check import HEALTHY, READY, Unhealthy, ask_page
+from plog.ops.health_check import Unhealthy, ask_page
+from plog.ops.page_paths import HEALTH, METRICS, READY
 from plog.settings.listeners import Address
 from tests.servers import BrokerProcess, free_port
 
@@ -43,13 +44,13 @@ def page(answers: dict[str, int]) -> Iterator[Address]:
 @pytest.mark.parametrize(
     ("answers", "path", "word"),
     [
-        ({HEALTHY: 200, READY: 503}, HEALTHY, "healthy"),
-        ({HEALTHY: 200, READY: 200}, READY, "ready"),
-        ({"/metrics": 200}, HEALTHY, "healthy"),  # an older release
-        ({HEALTHY: 200, READY: 503}, READY, None),
-        ({"/metrics": 200}, READY, None),
-        ({HEALTHY: 500, "/metrics": 200}, HEALTHY, None),
-        ({}, HEALTHY, None),
+        ({HEALTH: 200, READY: 503}, HEALTH, "healthy"),
+        ({HEALTH: 200, READY: 200}, READY, "ready"),
+        ({METRICS: 200}, HEALTH, "healthy"),  # an older release
+        ({HEALTH: 200, READY: 503}, READY, None),
+        ({METRICS: 200}, READY, None),
+        ({HEALTH: 500, METRICS: 200}, HEALTH, None),
+        ({}, HEALTH, None),
     ],
 )
 def test_status_of_the_path_decides(answers: dict[str, int], path: str, word: str | None) -> None:

@@ -18,7 +18,6 @@ from plog._native.histogram import Histogram, upper_bounds
 from plog.printable import printable
 
 BUILD = "plog_build_info"
-PATH = "/metrics"
 FAST, PYTHON = "fast", "python"
 """Paths that answer a request."""
 
