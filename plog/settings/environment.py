@@ -85,20 +85,26 @@ def key_of(name: str, known: Iterable[str]) -> str:
 
 
 def read_environment(
-    variables: Mapping[str, str], known: Iterable[str], listeners: str | None = None
+    variables: Mapping[str, str],
+    known: Iterable[str],
+    listeners: str | None = None,
+    *,
+    has_later_listeners: bool = False,
 ) -> Environment:
     """Find the settings among all variables of a process.
 
     Args:
         known: all keys that plog or Kafka has.
         listeners: the value of that key in the file; None if the file does not have it.
+        has_later_listeners: a source that overrides the variables has that key, too.
     """
     known = set(known)
     found = Environment()
     kafka = {name: variables[name] for name in sorted(variables) if name.startswith(KAFKA)}
     _skip(kafka, found)
     _take_kraft(kafka, variables, found)
-    _take_advertised(kafka, listeners, found)
+    if not has_later_listeners and f"{PLOG}LISTENERS" not in variables:
+        _take_advertised(kafka, listeners, found)
     for name, value in kafka.items():
         key = key_of(name.removeprefix(KAFKA), known)
         if key in known:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from plog.errors import ConfigError
 from plog.settings.definitions import BrokerSettings
-from plog.settings.environment import PLOG, read_environment
+from plog.settings.environment import PLOG, Environment, read_environment
 from plog.settings.kafka_only import KAFKA_ONLY, REFUSED, why_without_effect
 from plog.settings.keys import unknown_key
 from plog.settings.properties import load_properties
@@ -145,7 +145,14 @@ def _gather(
                 warnings.append(Remark(place, text))
             given[entry.key] = Given(entry.value, place)
     if environment is not None:
-        _take_environment(environment, given, faults, warnings)
+        keys = {override.partition("=")[0].strip() for override in overrides}
+        found = read_environment(
+            environment,
+            [*BrokerSettings.KEYS, *REFUSED, *KAFKA_ONLY],
+            given["listeners"].value if "listeners" in given else None,
+            has_later_listeners="listeners" in keys,
+        )
+        _take_environment(found, given, faults, warnings)
     for override in overrides:
         name, equals, value = override.partition("=")
         if not equals:
@@ -187,7 +194,7 @@ def _settings(
 
 
 def _take_environment(
-    environment: Mapping[str, str],
+    found: Environment,
     given: dict[str, Given],
     faults: list[Remark],
     warnings: list[Remark],
@@ -198,9 +205,6 @@ def _take_environment(
         number = PLOG_VARIABLE if name.startswith(PLOG) else KAFKA_VARIABLE
         return Place(number, f"{name}: ")
 
-    listeners = given["listeners"].value if "listeners" in given else None
-    known = [*BrokerSettings.KEYS, *REFUSED, *KAFKA_ONLY]
-    found = read_environment(environment, known, listeners)
     for name, key, value in found.variables:
         given[key] = Given(value, place(name))
     faults += [Remark(place(name), text) for name, text in found.faults]

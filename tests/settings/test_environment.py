@@ -143,6 +143,25 @@ def test_listeners_follow_the_advertised_ones_as_in_kafkas_image() -> None:
 
 
 @pytest.mark.parametrize(
+    ("more", "overrides"),
+    [
+        ({"PLOG_LISTENERS": "PLAINTEXT://127.0.0.1:9099"}, []),
+        ({}, ["listeners=PLAINTEXT://127.0.0.1:9099"]),
+        ({}, [" listeners = PLAINTEXT://127.0.0.1:9099"]),
+        ({"KAFKA_LISTENERS": "PLAINTEXT://127.0.0.1:9099"}, []),
+    ],
+)
+def test_remark_names_no_address_if_another_source_sets_the_listeners(
+    more: dict[str, str], overrides: list[str]
+) -> None:
+    variables = {"KAFKA_ADVERTISED_LISTENERS": "PLAINTEXT://broker:9093", **more}
+    settings, warnings = read(None, overrides, variables)
+    (listener,) = settings.parsed_listeners()
+    assert (listener.host, listener.port, listener.advertised_host) == ("127.0.0.1", 9099, "broker")
+    assert warnings == []
+
+
+@pytest.mark.parametrize(
     ("in_file", "host", "port"),
     [
         ("PLAINTEXT://0.0.0.0:9092", "0.0.0.0", 9093),
