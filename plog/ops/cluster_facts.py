@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from plog.client.admin import BROKER, Admin
 from plog.client.group_admin import GroupAdmin
+from plog.client.group_survey import SurveyedGroup
 from plog.client.transaction_admin import TransactionAdmin
 
 MAX_TOPICS = 1000
 MAX_GROUPS = 200
 MAX_MEMBERS = 100
+MAX_ERRORS = 100
 MAX_TRANSACTIONS = 1000
 WAIT_MS = 5_000
 
@@ -66,28 +69,37 @@ def topics(bootstrap: str) -> dict[str, Any]:
 
 
 def groups(bootstrap: str) -> dict[str, Any]:
-    """Return the consumer groups and their members."""
+    """Return the consumer groups, their members and their lag."""
     with GroupAdmin(bootstrap, request_timeout_ms=WAIT_MS) as admin:
-        listed = admin.groups()
-        described = [admin.describe(one.group_id) for one in listed[:MAX_GROUPS]]
+        survey = admin.survey(int(time.time() * 1000))
     return {
-        "count": len(listed),
-        "groups": [
+        "count": len(survey.groups),
+        "groups": [_group(one) for one in survey.groups[:MAX_GROUPS]],
+        "errors": list(map(str, survey.faults[:MAX_ERRORS])),
+    }
+
+
+def _group(one: SurveyedGroup) -> dict[str, Any]:
+    facts = {
+        **one.listed._asdict(),
+        "lag": one.total._asdict(),
+        "error": None if one.fault is None else str(one.fault),
+    }
+    if (described := one.description) is None:
+        return facts
+    return {
+        **facts,
+        **described._asdict(),
+        "coordinator": described.coordinator.node_id,
+        "members": [
             {
-                **one._asdict(),
-                "coordinator": one.coordinator.node_id,
-                "members": [
-                    {
-                        **member._asdict(),
-                        "assigned": list(map(str, member.assigned or ())),
-                        "target": list(map(str, member.target or ())),
-                    }
-                    for member in one.members[:MAX_MEMBERS]
-                ],
-                "member_count": len(one.members),
+                **member._asdict(),
+                "assigned": list(map(str, member.assigned or ())),
+                "target": list(map(str, member.target or ())),
             }
-            for one in described
+            for member in described.members[:MAX_MEMBERS]
         ],
+        "member_count": len(described.members),
     }
 
 

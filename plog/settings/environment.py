@@ -148,6 +148,7 @@ VOTERS: Final = ("KAFKA_CONTROLLER_QUORUM_VOTERS", "KAFKA_CONTROLLER_QUORUM_BOOT
 CONTROLLERS: Final = "KAFKA_CONTROLLER_LISTENER_NAMES"
 CLUSTER_IDS: Final = ("CLUSTER_ID", "KAFKA_CLUSTER_ID")
 NODE_ID: Final = "KAFKA_NODE_ID"
+BROKER_ID: Final = "KAFKA_BROKER_ID"
 LISTENERS: Final = "KAFKA_LISTENERS"
 ADVERTISED: Final = "KAFKA_ADVERTISED_LISTENERS"
 PROTOCOLS: Final = "KAFKA_LISTENER_SECURITY_PROTOCOL_MAP"
@@ -180,7 +181,9 @@ def _take_kraft(kafka: dict[str, str], variables: Mapping[str, str], found: Envi
             say(name, "ignored: a plog broker coordinates itself")
     if NODE_ID in kafka:
         node_id = kafka.pop(NODE_ID)
-        if "KAFKA_BROKER_ID" not in kafka:
+        if BROKER_ID in kafka:
+            say(NODE_ID, f"ignored: {BROKER_ID} sets `broker.id`")
+        else:
             found.variables.append(Variable(NODE_ID, "broker.id", node_id))
     controllers = {one.upper() for one in _items(kafka.pop(CONTROLLERS, ""))}
     for name in (LISTENERS, ADVERTISED, PROTOCOLS):

@@ -161,6 +161,13 @@ def test_remark_names_no_address_if_another_source_sets_the_listeners(
     assert warnings == []
 
 
+def test_node_id_beside_a_broker_id_is_named() -> None:
+    variables = {"KAFKA_NODE_ID": "7", "KAFKA_BROKER_ID": "3"}
+    settings, warnings = read(environment=variables)
+    assert settings.broker_id == 3
+    assert warnings == ["KAFKA_NODE_ID: ignored: KAFKA_BROKER_ID sets `broker.id`"]
+
+
 @pytest.mark.parametrize(
     ("in_file", "host", "port"),
     [
