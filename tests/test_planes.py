@@ -48,6 +48,7 @@ ONE_PLANE = {
     "ops/test_broker_pages.py": "sends no records",
     "ops/test_lag_metrics.py": "of commits and of the ends of logs",
     "ops/test_bundle.py": "collects the state of a broker",
+    "ops/test_cluster_facts.py": "sends no records",
     "ops/test_dashboard.py": "of the metrics page and its queries",
     "ops/test_health_check.py": "sends no records",
     "ops/test_running_broker.py": "sends no records",
