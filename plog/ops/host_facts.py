@@ -12,6 +12,7 @@ import re
 import resource
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -88,7 +89,7 @@ def disks(log_dirs: Sequence[Path]) -> list[dict[str, Any]]:
     for path in log_dirs:
         try:
             usage = psutil.disk_usage(str(path))._asdict()
-            entries = {one.name: _size(Path(one.path)) for one in sorted(os.scandir(path), key=str)}
+            entries = _sizes(path)
         except OSError as error:
             found.append({"path": str(path), "error": str(error)})
             continue
@@ -161,7 +162,20 @@ def _count(directory: Path) -> int | str:
         return f"({error.strerror})"
 
 
+def _sizes(directory: Path) -> dict[str, int]:
+    """Return the sizes of the entries in a log directory, without those deleted meanwhile."""
+    found: dict[str, int] = {}
+    for name in sorted(os.listdir(directory)):
+        with suppress(FileNotFoundError):
+            found[name] = _size(directory / name)
+    return found
+
+
 def _size(path: Path) -> int:
     if not path.is_dir() or path.is_symlink():
         return path.lstat().st_size
-    return sum(one.lstat().st_size for one in path.iterdir())
+    size = 0
+    for one in path.iterdir():
+        with suppress(FileNotFoundError):
+            size += one.lstat().st_size
+    return size
