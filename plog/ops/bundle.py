@@ -27,11 +27,12 @@ from plog.errors import ConfigError, NetworkException, PlogError, RequestTimedOu
 from plog.ops import cluster_facts, host_facts
 from plog.ops.doctor import examine, examine_client
 from plog.ops.page_paths import METRICS
-from plog.ops.running_broker import EVERYWHERE, metrics_listener
+from plog.ops.running_broker import metrics_listener
 from plog.ops.secrets import Masker
 from plog.ops.units import Unit, unit_of
 from plog.printable import printable
 from plog.settings.definitions import BrokerSettings
+from plog.settings.listeners import EVERYWHERE
 from plog.settings.properties import load_properties
 from plog.settings.server_properties import read
 from plog.storage.log_dir import is_locked

@@ -10,8 +10,7 @@ from http.client import HTTPException
 from plog.client.connection import Connection, address_of
 from plog.errors import PlogError
 from plog.ops.page_paths import HEALTH, METRICS, READY
-from plog.ops.running_broker import EVERYWHERE
-from plog.settings.listeners import Address, Listener
+from plog.settings.listeners import EVERYWHERE, Address, Listener
 
 WAIT_S = 5.0
 
@@ -19,8 +18,12 @@ WAIT_S = 5.0
 class Unhealthy(PlogError):
     """The broker does not answer as a healthy one does."""
 
+    def __init__(self, place: str, reason: str) -> None:
+        super().__init__(f"{place}: {reason}")
+        self.reason = reason
 
-def ask_page(page: Address, path: str) -> str:
+
+def ask_page(page: Address, path: str, wait_s: float = WAIT_S) -> str:
     """Ask a path of the metrics listener; return a word for the answer.
 
     An older release has no HEALTH, only the metrics page: that it answers is health enough.
@@ -31,17 +34,17 @@ def ask_page(page: Address, path: str) -> str:
     address = address_of(EVERYWHERE.get(page.host, page.host), page.port)
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
-        with opener.open(f"http://{address}{path}", timeout=WAIT_S) as response:
+        with opener.open(f"http://{address}{path}", timeout=wait_s) as response:
             response.read()
     except urllib.error.HTTPError as error:
         if error.code == HTTPStatus.NOT_FOUND and path == HEALTH:
-            return ask_page(page, METRICS)
+            return ask_page(page, METRICS, wait_s)
         reason = error.read().decode(errors="replace").strip()
-        raise Unhealthy(f"{address}{path}: {reason or error}") from error
+        raise Unhealthy(f"{address}{path}", reason or str(error)) from error
     except (OSError, HTTPException) as error:
         cause = error.reason if isinstance(error, urllib.error.URLError) else error
         why = (cause.strerror if isinstance(cause, OSError) else None) or str(cause)
-        raise Unhealthy(f"{address}{path}: {why}") from error
+        raise Unhealthy(f"{address}{path}", why) from error
     return "ready" if path == READY else "healthy"
 
 

@@ -24,7 +24,11 @@ from plog.client.metadata import parse_bootstrap
 from plog.errors import KafkaError, PlogError
 from plog.ops import watch
 from plog.ops.findings import Finding, Findings, Verdict, graded
+from plog.ops.health_check import Unhealthy, ask_page
 from plog.ops.host_facts import broker_process
+from plog.ops.page_paths import READY
+from plog.ops.probes import Phase
+from plog.printable import printable
 from plog.protocol.messages.cluster import DescribeLogDirsRequest, DescribeLogDirsResponse
 from plog.protocol.messages.configs import (
     DescribeConfigsRequest,
@@ -33,17 +37,16 @@ from plog.protocol.messages.configs import (
 )
 from plog.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from plog.settings.definitions import BrokerSettings
-from plog.settings.listeners import Listener
+from plog.settings.listeners import EVERYWHERE, Listener
 from plog.storage.log_dir import META_PROPERTIES, decode_properties, is_locked
 
 WAIT_MS = 3_000
 """How long a check waits for a connection or a response."""
-EVERYWHERE = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}
-"""An address of this host for listeners on all addresses."""
 LOOPBACK = ("127.", "localhost", "::1")
 FREE_SHARE = 0.1
 USED_SHARE = 0.8
 NAMES_SHOWN = 3
+MAX_REASON = 200
 CLOCK_DIFFERENCE_S = 2.0
 MB = 1 << 20
 
@@ -64,6 +67,11 @@ def examine_running(settings: BrokerSettings, log_dirs: Sequence[Path]) -> Findi
     if not any(map(is_locked, log_dirs)):
         text = "is not running: start it, then run this again to check its addresses"
         yield Finding("broker", Verdict.OK, text)
+        return
+    if phase := _phase(settings):
+        text = f"the running broker is {phase}: its addresses are not checked"
+        advice = "run this again when it is running; its log has the progress"
+        yield Finding("broker", Verdict.WARNING, text, advice)
         return
     own = _recorded_identity(log_dirs)
     described: MetadataResponse | None = None
@@ -306,6 +314,19 @@ def _page(address: str) -> Findings:
             text,
             "run an NTP client on both hosts: retention and timestamps depend on their clocks",
         )
+
+
+def _phase(settings: BrokerSettings) -> str:
+    """Return the reason why the broker accepts no clients: it starts, or stops; "" otherwise."""
+    if (page := settings.metrics_listener) is None:
+        return ""
+    try:
+        ask_page(page, READY, WAIT_MS / 1000)
+    except Unhealthy as error:
+        reason = printable(error.reason.partition("\n")[0])[:MAX_REASON]
+        is_passing = reason.startswith((Phase.STARTING.value, Phase.STOPPING.value))
+        return reason if is_passing else ""
+    return ""
 
 
 def clock_difference(address: str) -> float | None:

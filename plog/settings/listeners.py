@@ -44,6 +44,8 @@ _NAME = re.compile(r"[A-Za-z0-9_.-]+")
 _ADDRESS = re.compile(r"(?P<host>\[[^\[\]]*\]|[^:\[\]/]*):0*(?P<port>[0-9]+)")
 _CAP = re.compile(r"(?P<host>\[[^\[\]]+\]|[^:\[\]/\s]+)\s*:\s*(?P<most>[0-9]{1,9})")
 _EVERY_INTERFACE = frozenset({"0.0.0.0", "::"})
+EVERYWHERE = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}
+"""An address of this host for listeners on all addresses."""
 
 
 class Address(NamedTuple):

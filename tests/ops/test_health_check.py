@@ -19,14 +19,14 @@ from tests.servers import BrokerProcess, free_port
 
 
 @contextmanager
-def page(answers: dict[str, int]) -> Iterator[Address]:
-    """Serve paths with a status each, and 404 for all others."""
+def page(answers: dict[str, int], text: str = "loading logs: 3 of 10") -> Iterator[Address]:
+    """Serve paths with a status each, and 404 for all others; the text is the same."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             self.send_response(answers.get(self.path, 404))
             self.end_headers()
-            self.wfile.write(b"loading logs: 3 of 10\n")
+            self.wfile.write(f"{text}\n".encode())
 
         def log_message(self, *_: object) -> None:
             pass

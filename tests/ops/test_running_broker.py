@@ -20,9 +20,13 @@ from plog.cli.doctor import command
 from plog.client.admin import Admin
 from plog.ops.clocks import ClockState, kernel_clock
 from plog.ops.doctor import Finding, Verdict, examine, examine_client
+from plog.ops.page_paths import READY
 from plog.ops.running_broker import clock_difference
+from plog.storage.filesystem import Filesystem
+from plog.storage.log_dir import lock_log_dirs
 from tests.handlers.wire import create_topic, speak
 from tests.ops.test_doctor import failures, warnings
+from tests.ops.test_health_check import page
 from tests.servers import BrokerProcess, free_port
 from tests.waiting import until
 
@@ -213,6 +217,38 @@ def test_stopped_broker_is_no_fault(tmp_path: Path) -> None:
     assert finding.verdict is Verdict.OK
     assert finding.text.startswith("is not running")
     assert not of(found, "metrics") + of(found, "partitions")
+
+
+@pytest.mark.parametrize(
+    ("status", "reason", "verdict"),
+    [
+        (503, "starting: 3 of 10 logs loaded", Verdict.WARNING),
+        (503, "stopping", Verdict.WARNING),
+        (503, "no log directory is online", Verdict.FAILURE),
+        (200, "ready", Verdict.FAILURE),
+        (404, "not found", Verdict.FAILURE),
+    ],
+)
+def test_broker_that_starts_or_stops_is_no_failure(
+    tmp_path: Path, closed_port: int, status: int, reason: str, verdict: Verdict
+) -> None:
+    """Its log directories are locked, and its listeners accept no connections."""
+    (log_dir,) = lock_log_dirs(Filesystem(), [tmp_path / "data"])
+    path = tmp_path / "server.properties"
+    try:
+        with page({READY: status}, reason) as address:
+            path.write_text(
+                f"log.dirs={log_dir.path}\nlisteners=PLAINTEXT://127.0.0.1:{closed_port}\n"
+                f"metrics.listener=127.0.0.1:{address.port}\n"
+            )
+            (found,) = of(examine(str(path)), "broker")
+            status_of_command = CliRunner().invoke(command, [str(path)]).exit_code
+    finally:
+        log_dir.unlock()
+    assert found.verdict is verdict
+    assert status_of_command == (verdict is Verdict.FAILURE)
+    if verdict is Verdict.WARNING:
+        assert found.text == f"the running broker is {reason}: its addresses are not checked"
 
 
 def test_broker_that_does_not_answer_is_a_failure(
