@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
@@ -76,9 +76,11 @@ def list_groups(bootstrap: str, as_json: bool, states: tuple[str, ...], sort: st
 
     Lag is the number of records that the group has not read yet in all its partitions. Behind is
     how long ago the oldest of them was written. Both are empty if the group has not committed an
-    offset. Unknown is the number of partitions whose lag is not known, because they have no leader
-    or their topic is deleted. Exit status 1 means that a broker, a group or a partition gave no
-    answer.
+    offset. Behind takes at most 200 fetches and 64 MiB, for the groups with the largest lag first.
+    A line on stderr counts the groups left out, whose Behind is empty.
+
+    Unknown is the number of partitions whose lag is not known, because they have no leader or their
+    topic is deleted. Exit status 1 means that a broker, a group or a partition gave no answer.
 
     A group is Stable while its members read and Empty when it has no members. While partitions are
     reassigned, it is PreparingRebalance or CompletingRebalance (type classic), or Assigning or
@@ -98,6 +100,7 @@ def list_groups(bootstrap: str, as_json: bool, states: tuple[str, ...], sort: st
         for row in cells:
             row[-2], row[-1] = _behind(row[-2]), row[-1] or None
         print_columns(cells, LIST_COLUMNS, optional=["Unknown"])
+    _warn_of_omitted(survey.without_ages)
     faults = [one.fault for one in survey.groups if one.fault is not None]
     raise_all(distinct([*faults, *survey.faults]), most=MOST_NAMED)
 
@@ -129,7 +132,9 @@ def describe(
 
     Committed is the offset that the group reads next, and End the offset after the last record. Lag
     is the difference. Behind is how long the next record has been waiting. Committed is empty if
-    the group has not committed an offset yet; Behind is empty if the next record was deleted.
+    the group has not committed an offset yet; Behind is empty if the next record was deleted. With
+    --all, Behind takes at most 200 fetches and 64 MiB, for the groups with the largest lag first. A
+    line on stderr counts the groups left out, whose Behind is empty.
 
     In a consumer group (KIP-848), group and members have epochs. A member whose epoch is below the
     group's assignment epoch still has to give up partitions before it gets its Target. Type is the
@@ -144,6 +149,7 @@ def describe(
     with GroupAdmin(bootstrap) as admin:
         if all_groups:
             survey = admin.survey(_now_ms())
+            omitted = survey.without_ages
             found = [
                 _Described(one.description, one.offsets, one.lags)
                 for one in survey.groups
@@ -151,6 +157,7 @@ def describe(
             ]
             faults = distinct([one.fault for one in survey.groups if one.fault] + survey.faults)
         else:
+            omitted = set()
             results, faults = each(groups, lambda group: _described(admin, group, members=members))
             found = list(results.values())
     if as_json:
@@ -163,7 +170,20 @@ def describe(
             if number:
                 say("")
             _print(one, members=members)
+    if not members:
+        _warn_of_omitted(omitted)
     raise_all(faults)
+
+
+def _warn_of_omitted(groups: Collection[str]) -> None:
+    """Print a line about the groups that the limits of the fetches left without Behind."""
+    if groups:
+        count = counted(len(groups), "group")
+        say(
+            f"plog: Behind is empty for {count} with a smaller lag: looking it up takes many"
+            " fetches; use `plog groups describe NAME`",
+            err=True,
+        )
 
 
 class _Described(NamedTuple):

@@ -1,13 +1,15 @@
 """The lag of a group: in records, and in time by the timestamp of the next record it reads.
 
 Owns the arithmetic and the fetches that find those records, for all groups and all partitions of a
-leader at once. Keeps no state.
+leader at once. A budget bounds these fetches. Keeps no state.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import heapq
+from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from plog.client import fetcher
@@ -26,6 +28,7 @@ FIRST_BATCHES = Limits(
 (KIP-74), so each fetch leaves fewer partitions."""
 MAX_EMPTY = 16
 """How many fetches without a readable record (markers, compacted offsets) are followed."""
+UNBOUNDED = 2**63
 
 
 Position = tuple[TopicPartition, int]
@@ -44,6 +47,34 @@ class PartitionLag(NamedTuple):
     age_ms: int | None = None
 
 
+@dataclass
+class Budget:
+    """Limits on the fetches for ages. The response to the last one may exceed `size_bytes`.
+
+    A broker sends a batch larger than `FIRST_BATCHES` allows only for the first partition of a
+    fetch. So with large batches each group needs a fetch for each of its partitions.
+    """
+
+    fetches: int = 200
+    size_bytes: int = 64 * 1024 * 1024
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether no further fetch is allowed."""
+        return self.fetches <= 0 or self.size_bytes <= 0
+
+    def take_share(self, count: int) -> Budget:
+        """Return one of `count` equal shares of the rest, and subtract it from this budget."""
+        share = Budget(-(-self.fetches // count), -(-self.size_bytes // count))
+        self.spend(share.fetches, share.size_bytes)
+        return share
+
+    def spend(self, fetches: int, size_bytes: int) -> None:
+        """Subtract fetches and the size of their responses; negative figures return a rest."""
+        self.fetches -= fetches
+        self.size_bytes -= size_bytes
+
+
 def measure(
     cluster: Cluster, offsets: Mapping[TopicPartition, int | None], now_ms: int
 ) -> dict[TopicPartition, PartitionLag]:
@@ -51,39 +82,52 @@ def measure(
 
     The lag of deleted partitions and of partitions without a leader is not known.
     """
-    return measure_groups(cluster, {"": offsets}, now_ms).lags[""]
+    budget = Budget(UNBOUNDED, UNBOUNDED)
+    return measure_groups(cluster, {"": offsets}, now_ms, budget).lags[""]
 
 
 class GroupLags(NamedTuple):
-    """The lag of groups, by group and partition, and the errors of partitions without an end."""
+    """The lag of groups, by group and partition, and the errors of partitions without an end.
+
+    `without_ages` are the groups that the budget did not cover. None of their ages is known.
+    """
 
     lags: dict[str, dict[TopicPartition, PartitionLag]]
     faults: dict[TopicPartition, KafkaError]
+    without_ages: set[str]
 
 
 def measure_groups(
-    cluster: Cluster, groups: Mapping[str, Mapping[TopicPartition, int | None]], now_ms: int
+    cluster: Cluster,
+    groups: Mapping[str, Mapping[TopicPartition, int | None]],
+    now_ms: int,
+    budget: Budget | None = None,
 ) -> GroupLags:
     """Return the lag of many groups, with one ListOffsets for each leader.
 
+    The ages of the groups with the largest lag are looked up first.
+
     Args:
         groups: the offsets of each group, as for `measure`.
+        budget: the limits of a default `Budget` if it is None.
     """
     wanted = {partition for offsets in groups.values() for partition in offsets}
     found, faults = ask_each(cluster, dict.fromkeys(sorted(wanted), LATEST))
     ends = {partition: at.offset for partition, at in found.items()}
-    behind = {
-        (partition, offset)
-        for offsets in groups.values()
-        for partition, offset in offsets.items()
-        if offset is not None and offset < ends.get(partition, offset)
-    }
-    timestamps = _timestamps(cluster, behind, ends)
+    behind = {group: _behind(offsets, ends) for group, offsets in groups.items()}
+    ranks: dict[Position, int] = {}
+    for group in sorted(behind, key=lambda group: -sum(behind[group].values())):
+        for position in behind[group]:
+            ranks.setdefault(position, len(ranks))
+    timestamps, omitted = _timestamps(cluster, ranks, ends, budget or Budget())
+    without_ages = {group for group, its in behind.items() if not omitted.isdisjoint(its)}
 
-    def lag(partition: TopicPartition, offset: int | None) -> PartitionLag:
+    def lag(group: str, partition: TopicPartition, offset: int | None) -> PartitionLag:
         end = ends.get(partition)
         if end is None or offset is None:
             return PartitionLag(end)
+        if group in without_ages:
+            return PartitionLag(end, end - offset)
         age_ms = 0 if end == offset else None
         timestamp = timestamps.get((partition, offset), NO_TIMESTAMP)
         if timestamp >= 0:
@@ -91,40 +135,96 @@ def measure_groups(
         return PartitionLag(end, end - offset, age_ms)
 
     lags = {
-        group: {partition: lag(partition, offset) for partition, offset in offsets.items()}
+        group: {partition: lag(group, partition, offset) for partition, offset in offsets.items()}
         for group, offsets in groups.items()
     }
-    return GroupLags(lags, faults)
+    return GroupLags(lags, faults, without_ages)
+
+
+def _behind(
+    offsets: Mapping[TopicPartition, int | None], ends: Mapping[TopicPartition, int]
+) -> dict[Position, int]:
+    """Return the positions of a group that have unread records, and the number of these."""
+    return {
+        (partition, offset): ends[partition] - offset
+        for partition, offset in offsets.items()
+        if offset is not None and offset < ends.get(partition, offset)
+    }
 
 
 def _timestamps(
-    cluster: Cluster, positions: Iterable[Position], ends: Mapping[TopicPartition, int]
-) -> dict[Position, int]:
-    """Return the timestamps of the first records at or after offsets, where leaders answer."""
+    cluster: Cluster,
+    ranks: Mapping[Position, int],
+    ends: Mapping[TopicPartition, int],
+    budget: Budget,
+) -> tuple[dict[Position, int], set[Position]]:
+    """Return the timestamps of the first records at or after offsets, where leaders answer.
+
+    The second result has the positions that the budget did not cover.
+
+    Args:
+        ranks: positions; those with low numbers are looked up first.
+    """
     by_leader: dict[int, dict[TopicPartition, _Search]] = {}
     found: dict[Position, int] = {}
-    for partition, offset in positions:
+    omitted: set[Position] = set()
+    for (partition, offset), rank in ranks.items():
         with suppress(KafkaError):  # it has no leader any more
             leader = cluster.leader(partition)
             of_leader = by_leader.setdefault(leader.leader_id, {})
-            search = of_leader.setdefault(partition, _Search(leader.leader_epoch, {}))
-            search.wanted[offset] = [offset]
-    for leader_id, searches in by_leader.items():
+            search = of_leader.setdefault(partition, _Search(leader.leader_epoch))
+            search.add(offset, offset, rank)
+    for number, (leader_id, searches) in enumerate(by_leader.items()):
+        share = budget.take_share(len(by_leader) - number)
         with suppress(KafkaError):  # it goes away
-            _ask_leader(cluster.connection(leader_id), searches, ends, found)
-    return found
+            omitted |= _ask_leader(cluster.connection(leader_id), searches, ends, found, share)
+        budget.spend(-share.fetches, -share.size_bytes)
+    return found, omitted
 
 
-class _Search(NamedTuple):
+class _Search:
     """The search for the next records of groups in one partition.
 
     Attributes:
         wanted: by the offset of the next fetch, the committed offsets that need a record from
-            there.
+            there, and their ranks. Low ranks come first.
     """
 
-    leader_epoch: int
-    wanted: dict[int, list[int]]
+    def __init__(self, leader_epoch: int) -> None:
+        self.leader_epoch = leader_epoch
+        self.wanted: dict[int, list[tuple[int, int]]] = {}
+        self._queue: list[tuple[int, int]] = []
+
+    def add(self, start: int, offset: int, rank: int) -> None:
+        """Search the record of a committed offset from `start` on."""
+        self.wanted.setdefault(start, []).append((offset, rank))
+        heapq.heappush(self._queue, (rank, start))
+
+    def next(self) -> tuple[int, int]:
+        """Return the best rank of the wanted records, and the offset to fetch for it."""
+        while self._queue[0][1] not in self.wanted:
+            heapq.heappop(self._queue)
+        return self._queue[0]
+
+    def drop(self, start: int | None) -> None:
+        """Give up one offset (gone by retention), or all (None: its leader refuses them)."""
+        if start is None:
+            self.wanted.clear()
+        else:
+            del self.wanted[start]
+
+    def use(self, answer: Fetched, start: int, end: int, found: dict[Position, int]) -> None:
+        """Find the next records of all offsets that a response from `start` covers."""
+        covered = [at for at in self.wanted if start <= at < answer.next_offset]
+        for offset, rank in [one for at in covered for one in self.wanted.pop(at)]:
+            try:
+                records = RecordStream(answer, offset).take(1)
+            except KafkaError:  # damaged
+                continue
+            if records:
+                found[answer.partition, offset] = records[0].timestamp
+            elif answer.next_offset < end:
+                self.add(answer.next_offset, offset, rank)
 
 
 def _ask_leader(
@@ -132,49 +232,41 @@ def _ask_leader(
     searches: dict[TopicPartition, _Search],
     ends: Mapping[TopicPartition, int],
     found: dict[Position, int],
-) -> None:
-    """Fetch from one leader until every search has ended; each time from all partitions."""
+    budget: Budget,
+) -> set[Position]:
+    """Fetch from one leader until every search has ended; each time from all partitions.
+
+    Return the positions that the budget does not cover.
+    """
     rounds = sum(len(search.wanted) for search in searches.values()) + MAX_EMPTY
     for _ in range(rounds):
-        asked = {at: min(search.wanted) for at, search in searches.items() if search.wanted}
-        if not asked:
-            return
+        # The first partition of a fetch gets a batch of any size.
+        first = sorted((search.next(), at) for at, search in searches.items() if search.wanted)
+        if not first:
+            break
+        if budget.is_spent:
+            return {
+                (at, offset)
+                for at, search in searches.items()
+                for offsets in search.wanted.values()
+                for offset, _ in offsets
+            }
+        asked = {at: offset for (_, offset), at in first}
         asks = [Ask(at, offset, searches[at].leader_epoch) for at, offset in asked.items()]
         fetcher.send_fetch(connection, asks, FIRST_BATCHES)
+        answers = fetcher.receive_fetch(connection, asked)
+        budget.spend(1, sum(len(answer.records) for answer in answers))
         has_progress = False
-        for answer in fetcher.receive_fetch(connection, asked):
+        for answer in answers:
             at = answer.partition
             if answer.error is not None:
                 is_gone = answer.error.code == ErrorCode.OFFSET_OUT_OF_RANGE
-                _drop(searches[at].wanted, asked[at] if is_gone else None)
+                searches[at].drop(asked[at] if is_gone else None)
                 has_progress = True
                 continue
             if answer.next_offset > asked[at]:
-                _use(answer, searches[at].wanted, ends[at], found)
+                searches[at].use(answer, asked[at], ends[at], found)
                 has_progress = True
         if not has_progress:
-            return
-
-
-def _drop(wanted: dict[int, list[int]], offset: int | None) -> None:
-    """Give up one offset (gone by retention), or all (None: its leader refuses the partition)."""
-    if offset is None:
-        wanted.clear()
-    else:
-        del wanted[offset]
-
-
-def _use(
-    answer: Fetched, wanted: dict[int, list[int]], end: int, found: dict[Position, int]
-) -> None:
-    """Find the next records of all offsets that a response covers."""
-    covered = [at for at in wanted if at < answer.next_offset]
-    for offset in [offset for at in covered for offset in wanted.pop(at)]:
-        try:
-            records = RecordStream(answer, offset).take(1)
-        except KafkaError:  # damaged
-            continue
-        if records:
-            found[answer.partition, offset] = records[0].timestamp
-        elif answer.next_offset < end:
-            wanted.setdefault(answer.next_offset, []).append(offset)
+            break
+    return set()

@@ -93,10 +93,14 @@ def total_lag(
 
 
 class Survey(NamedTuple):
-    """The groups by name, and the errors of brokers and partitions that gave no answer."""
+    """The groups by name, and the errors of brokers and partitions that gave no answer.
+
+    `without_ages` are the groups with a smaller lag whose ages were not looked up.
+    """
 
     groups: list[SurveyedGroup]
     faults: list[KafkaError]
+    without_ages: set[str]
 
 
 class _Members(NamedTuple):
@@ -175,7 +179,7 @@ class GroupSurvey:
             )
             for group_id, its in offsets.items()
         ]
-        return Survey(groups, faults)
+        return Survey(groups, faults, measured.without_ages)
 
     def _of_coordinator(
         self, connection: Connection, node: Node, listed: Iterable[ListedGroup]

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
+from plog.client import group_lag
+from plog.client.group_lag import Budget
 from plog.errors import ErrorCode
 from plog.types import TopicPartition
 from tests.cli.test_groups import commit
@@ -84,6 +87,28 @@ def error_of_json(done) -> str:
 def test_describe_needs_names_or_all(call, arguments):
     text = call("groups", "describe", *arguments, status=2).stderr.decode()
     assert text.endswith("plog: specify GROUP... or --all\n")
+
+
+def test_line_counts_the_groups_whose_age_takes_too_many_fetches(call, groups, monkeypatch):
+    monkeypatch.delenv("COLUMNS", raising=False)
+    monkeypatch.setattr(group_lag, "Budget", lambda *limits: Budget(*(limits or (0, 0))))
+    done = call("groups", "list", "--json")
+    rows = {row["group"]: row for row in json.loads(done.stdout)}
+    assert [rows[name]["lag"] for name in groups] == [6, 1, 0]
+    assert [rows[name]["behind_ms"] for name in groups] == [None, None, 0]
+    (line,) = done.stderr.decode().splitlines()
+    assert re.fullmatch(
+        r"plog: Behind is empty for \d+ groups with a smaller lag: looking it up takes many"
+        r" fetches; use `plog groups describe NAME`",
+        line,
+    )
+    assert call("groups", "list").stderr == done.stderr
+    done = call("groups", "describe", "--all")
+    assert done.stderr.decode().splitlines() == [line]
+    assert "Total: lag 6 records in 2 partitions.\n" in done.stdout.decode()
+    assert call("groups", "describe", "--all", "--members").stderr == b""
+    done = call("groups", "describe", groups[0])
+    assert (done.stderr, b"behind" in done.stdout) == (b"", True)
 
 
 def test_faults_hide_no_other_group(call, monkeypatch):

@@ -6,10 +6,11 @@ from collections.abc import Callable
 
 import pytest
 
+from plog.client import fetcher
 from plog.client.admin import Admin
 from plog.client.connection import Connection
 from plog.client.group_admin import GroupAdmin
-from plog.client.group_lag import measure_groups
+from plog.client.group_lag import Budget, measure_groups
 from plog.client.metadata import Cluster
 from plog.client.producer import Producer
 from plog.errors import ErrorCode, KafkaError
@@ -96,6 +97,64 @@ def test_two_hundred_groups_take_few_requests(
     assert [one.total.records for one in many] == [2 * (count - n) for n in range(count)]
     assert [one.total.age_ms for one in many] == [2 * number + 1 for number in range(count)]
     assert len(sent) < 20, sent
+
+
+def large_batches(bootstrap: str, topic: str, partitions: int, count: int) -> None:
+    """Write batches that come only as the first of a fetch, one second apart."""
+    with Producer(bootstrap, batch_size=1) as producer:
+        for number in range(partitions * count):
+            producer.send(
+                topic,
+                b"v" * 36_000,
+                partition=number % partitions,
+                timestamp_ms=NOW_MS - (count - number // partitions) * 1_000,
+            )
+
+
+def test_fetches_for_ages_are_bounded_and_the_largest_lag_comes_first(
+    bootstrap: str, new_topic: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    partitions, count = 20, 12
+    topic = new_topic(partitions)
+    large_batches(bootstrap, topic, partitions, count)
+    every = [TopicPartition(topic, index) for index in range(partitions)]
+    offsets = {f"g{number}": dict.fromkeys(every, number) for number in range(count)}
+    # The same positions as another group's cost nothing.
+    offsets["twin"] = offsets["g0"]
+    fetches: list[int] = []
+    receive = fetcher.receive_fetch
+
+    def counted_receive(*args: object) -> list[fetcher.Fetched]:
+        answers = receive(*args)
+        fetches.append(sum(len(answer.records) for answer in answers))
+        return answers
+
+    monkeypatch.setattr(fetcher, "receive_fetch", counted_receive)
+    with Cluster(bootstrap) as cluster:
+        measured = measure_groups(cluster, offsets, NOW_MS)
+        assert len(fetches) == Budget().fetches == 200
+        by_bytes = measure_groups(cluster, offsets, NOW_MS, Budget(size_bytes=21 * 36_000))
+        assert len(fetches) == 200 + 21
+        everything = measure_groups(cluster, offsets, NOW_MS, Budget(1_000, 10**9))
+    assert measured.without_ages == {"g10", "g11"}
+    assert by_bytes.without_ages == offsets.keys() - {"g0", "twin"}
+    assert everything.without_ages == set()
+    for group, its in offsets.items():
+        for at, offset in its.items():
+            age_ms = (count - offset) * 1_000
+            assert everything.lags[group][at] == (count, count - offset, age_ms)
+            known = None if group in measured.without_ages else age_ms
+            assert measured.lags[group][at] == (count, count - offset, known)
+
+
+def test_leaders_share_the_budget() -> None:
+    budget = Budget(10, 100)
+    first = budget.take_share(3)
+    assert (first, budget) == (Budget(4, 34), Budget(6, 66))
+    budget.spend(-3, -30)  # which the first leader did not need
+    assert budget.take_share(2) == Budget(5, 48)
+    assert budget.take_share(1) == Budget(4, 48)
+    assert budget.is_spent
 
 
 def test_deleted_record_of_one_group_does_not_hide_the_age_of_others(
