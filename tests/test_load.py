@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import socket
 import subprocess
 import sys
@@ -22,6 +23,12 @@ from plog.client.admin import Admin
 from plog.client.consumer import Consumer
 from plog.errors import RequestTimedOut
 from plog.protocol import codec, framing
+from plog.protocol.api_keys import ApiKey
+from plog.protocol.messages.list_offsets import (
+    ListOffsetsPartitionResponse,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
 from plog.protocol.messages.produce import (
     PartitionProduceData,
     PartitionProduceResponse,
@@ -311,6 +318,83 @@ def test_a_patient_fetch_goes_on_where_the_log_starts(broker, tmp_path):
     fetched = load.run("fetch", patient=True, **options)
     assert fetched["refused"] == 1
     assert fetched["total"]["records"] == 3 * made.records
+
+
+@pytest.mark.parametrize("sessions", [True, False], ids=["session", "no session"])
+def test_a_fetch_begins_where_each_log_starts(broker, tmp_path, sessions):
+    """Also inside a batch, of which only the records that are left count."""
+    made = load.make_batch(tmp_path / "batch", 16_384)
+    topic, topic_id = make_topic(broker, 4)
+    common = {"port": broker.port, "topic": topic, "partitions": 4}
+    load.run("produce", batch_file=made.path, requests=5, per_request=4, **common)
+    end = 5 * made.records
+    starts = [0, 2 * made.records, 3 * made.records + 7, end]
+    with Admin(broker.bootstrap) as admin:
+        admin.delete_records(
+            {TopicPartition(topic, number): start for number, start in enumerate(starts) if start}
+        )
+    options = {"topic_id": topic_id, "sessions": sessions, "in_flight": 1, "check_crcs": True}
+    options["per_request"] = 4  # or each turn of the empty one waits for records
+    once = load.run("fetch", from_start=True, once=True, **options, **common)
+    assert once["total"]["records"] == sum(end - start for start in starts)
+    assert once["refused"] == 0
+    again = load.run("fetch", from_start=True, requests=10, **options, **common)
+    assert again["total"]["records"] >= 2 * once["total"]["records"]
+
+
+@pytest.mark.parametrize("from_start", [False, True])
+def test_an_offset_inside_a_batch_is_refused_except_at_the_log_start(broker, tmp_path, from_start):
+    made = load.make_batch(tmp_path / "batch", 16_384)
+    topic, topic_id = make_topic(broker, 1)
+    common = {"port": broker.port, "topic": topic, "topic_id": topic_id}
+    load.run("produce", port=broker.port, topic=topic, batch_file=made.path, requests=3)
+    with pytest.raises(load.LoadError, match=f"offset 0 came where {made.records - 1} was to be"):
+        load.run("fetch", once=True, from_offset=made.records - 1, **common)
+    if from_start:
+        with Admin(broker.bootstrap) as admin:
+            admin.delete_records({TopicPartition(topic, 0): made.records - 1})
+        fetched = load.run("fetch", once=True, from_start=True, **common)
+        assert fetched["total"]["records"] == 2 * made.records + 1
+
+
+def answer_starts(listener: socket.socket, broker: BrokerProcess, start: int) -> None:
+    """Answer ListOffsets with a start that is no longer right; the broker answers the rest."""
+    part = ListOffsetsPartitionResponse(partition_index=0, error_code=0, offset=start)
+    topic = ListOffsetsTopicResponse(name="some", partitions=[part])
+    body = framing.encode_response_header(ApiKey.LIST_OFFSETS, 7, 0)
+    body += codec.encode(ListOffsetsResponse(topics=[topic]), 7)
+    client, _ = listener.accept()
+    with client, socket.create_connection(("127.0.0.1", broker.port)) as server:
+        size = int.from_bytes(client.recv(4, socket.MSG_WAITALL))
+        client.recv(size, socket.MSG_WAITALL)
+        client.sendall(len(body).to_bytes(4) + body)
+        to = {client: server, server: client}
+        while True:
+            for one in select.select(to, [], [])[0]:
+                if not (data := one.recv(1 << 20)):
+                    return
+                to[one].sendall(data)
+
+
+@pytest.mark.parametrize("is_overtaken", [True, False])
+def test_only_a_start_that_retention_overtakes_moves(broker, tmp_path, is_overtaken):
+    made = load.make_batch(tmp_path / "batch", 16_384)
+    topic, topic_id = make_topic(broker, 1)
+    load.run("produce", port=broker.port, topic=topic, batch_file=made.path, requests=5)
+    with Admin(broker.bootstrap) as admin:
+        admin.delete_records({TopicPartition(topic, 0): 3 * made.records})
+    start = 0 if is_overtaken else 5 * made.records + 1
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        server = threading.Thread(target=answer_starts, args=(listener, broker, start))
+        server.start()
+        options = {"topic": topic, "topic_id": topic_id, "from_start": True, "once": True}
+        options["port"] = listener.getsockname()[1]
+        if is_overtaken:
+            assert load.run("fetch", **options)["total"]["records"] == 2 * made.records
+        else:
+            with pytest.raises(load.LoadError, match="answered with OFFSET_OUT_OF_RANGE"):
+                load.run("fetch", **options)
+        server.join()
 
 
 # --- the servers to compare with ------------------------------------------------------------------

@@ -20,6 +20,7 @@ enum {
     PART_BYTES = 4 + 4 + 8 + 4 + 8 + 4 + 1,
     FORGOTTEN_BYTES = 4,
     OFFSET_OUT_OF_RANGE = 1,
+    EARLIEST = -2, /* ListOffsets: the log start offset */
     NOT_ASKED = -1,
     NO_SESSION = 0,
 };
@@ -47,6 +48,54 @@ typedef struct {
     int32_t session_epoch;
 } Consumer;
 
+/* Ask where each partition starts: Kafka does not report it with OFFSET_OUT_OF_RANGE. */
+static void find_starts(Connection *c, Position *positions)
+{
+    uint8_t *p = put_request_head(c->heads, LIST_OFFSETS, LIST_OFFSETS_VERSION, 0);
+    int32_t partition, number, topics, count, name_size, found = 0;
+    int16_t error;
+    size_t size;
+    Reader in;
+    p = put_int32(p, -1); /* a consumer, not a follower */
+    p = put_int8(p, 0);   /* read uncommitted */
+    p = put_length(p, 1);
+    p = put_string(p, options.topic);
+    p = put_length(p, options.partitions);
+    for (partition = 0; partition < options.partitions; partition++) {
+        p = put_int32(p, partition);
+        p = put_int32(p, options.leader_epoch);
+        p = put_int64(p, EARLIEST);
+        p = put_no_tags(p);
+    }
+    p = put_no_tags(p);
+    p = put_no_tags(p);
+    in.p = exchange(c, c->heads, p, &size);
+    in.end = in.p + size;
+    take(&in, 4); /* correlation id */
+    skip_tags(&in);
+    take(&in, 4); /* throttle time */
+    for (topics = get_length(&in); topics > 0; topics--) {
+        get_sized(&in, &name_size);
+        count = get_length(&in);
+        for (number = 0; number < count; number++) {
+            partition = get_int32(&in);
+            error = get_int16(&in);
+            if (error != 0)
+                die("partition %d: ListOffsets was answered with error %d", partition, error);
+            if (partition < 0 || partition >= options.partitions)
+                die("ListOffsets: partition %d was not asked for", partition);
+            take(&in, 8); /* timestamp */
+            positions[partition].offset = get_int64(&in);
+            take(&in, 4); /* leader epoch */
+            skip_tags(&in);
+            found++;
+        }
+        skip_tags(&in);
+    }
+    if (found != options.partitions)
+        die("ListOffsets: %d of %d partitions were answered", found, options.partitions);
+}
+
 static void open_consumer(Connection *c)
 {
     Consumer *consumer = allocate(sizeof *consumer);
@@ -68,6 +117,8 @@ static void open_consumer(Connection *c)
         owner->partitions[owner->count++] = partition;
         owned++;
     }
+    if (options.from_start)
+        find_starts(c, consumer->positions);
     consumer->share_count = owned < options.in_flight ? owned : options.in_flight;
 }
 
@@ -164,29 +215,34 @@ static int make_fetch(Connection *c)
 }
 
 static void take_records(
-    Connection *c, int32_t partition, Position *position, const uint8_t *p, int64_t size, Counts *counts)
+    Connection *c, int32_t partition, Position *position, int64_t log_start_offset, const uint8_t *p,
+    int64_t size, Counts *counts)
 {
     const uint8_t *end = p + size;
     int64_t before = position->offset;
     while (end - p >= BATCH_HEADER_BYTES) {
         int64_t base_offset = be64(p + AT_BASE_OFFSET);
         int64_t batch_bytes = (int64_t)be32(p + AT_BATCH_LENGTH) + BATCH_OVERHEAD;
+        int64_t first, unread;
         if (batch_bytes < BATCH_HEADER_BYTES || p[AT_MAGIC] != 2)
             die("connection %d, partition %d: no batch at offset %ld", c->number, partition,
                 (long)position->offset);
         if (batch_bytes > end - p)
             break; /* cut where the answer was full: it comes again */
-        if (base_offset != position->offset)
+        first = position->offset;
+        unread = base_offset + be32(p + AT_LAST_OFFSET_DELTA) + 1 - first;
+        /* A log may start inside a batch: only the first batch begins before it. */
+        if (base_offset != first && (first != log_start_offset || base_offset > first || unread <= 0))
             die("connection %d, partition %d: offset %ld came where %ld was to be", c->number, partition,
-                (long)base_offset, (long)position->offset);
+                (long)base_offset, (long)first);
         if (options.check_crcs &&
             crc32c(p + AT_ATTRIBUTES, (size_t)batch_bytes - AT_ATTRIBUTES) != (uint32_t)be32(p + AT_CRC))
             die("connection %d, partition %d: wrong CRC at offset %ld", c->number, partition,
                 (long)base_offset);
-        position->offset = base_offset + be32(p + AT_LAST_OFFSET_DELTA) + 1;
+        position->offset = first + unread;
         if (options.end_to_end)
-            records_seen(base_offset, position->offset);
-        counts->records += be32(p + AT_RECORDS_COUNT);
+            records_seen(first, position->offset);
+        counts->records += unread < be32(p + AT_RECORDS_COUNT) ? unread : be32(p + AT_RECORDS_COUNT);
         counts->bytes += batch_bytes;
         p += batch_bytes;
     }
@@ -204,6 +260,7 @@ static void take_part(Connection *c, Reader *in, Counts *counts)
     const uint8_t *records;
     Position *position;
     int32_t number, size;
+    int is_overtaken;
     take(in, 8); /* last stable offset */
     log_start_offset = get_int64(in);
     for (number = get_length(in); number > 0; number--) {
@@ -213,18 +270,20 @@ static void take_part(Connection *c, Reader *in, Counts *counts)
     take(in, 4); /* preferred read replica */
     records = get_sized(in, &size);
     skip_tags(in);
-    if (error != 0 && !is_borne(error, OFFSET_OUT_OF_RANGE))
-        die("connection %d, partition %d: Fetch was answered with error %d", c->number, partition, error);
     if (partition < 0 || partition >= options.partitions)
         die("connection %d: partition %d was not asked for", c->number, partition);
     position = &consumer->positions[partition];
+    is_overtaken = options.from_start && error == OFFSET_OUT_OF_RANGE &&
+                   log_start_offset > position->offset;
+    if (error != 0 && !is_overtaken && !is_borne(error, OFFSET_OUT_OF_RANGE))
+        die("connection %d, partition %d: Fetch was answered with error %d", c->number, partition, error);
     if (error != 0) {
         if (error == OFFSET_OUT_OF_RANGE) /* retention has overtaken us */
             position->offset = log_start_offset;
         return;
     }
     if (size > 0)
-        take_records(c, partition, position, records, size, counts);
+        take_records(c, partition, position, log_start_offset, records, size, counts);
     if (position->offset >= high_watermark) {
         if (options.once)
             position->is_done = 1;

@@ -19,6 +19,7 @@ typedef struct {
     int once;          /* fetch: each partition from its start to its end, then stop */
     int follow;        /* fetch: at the end wait for more, instead of beginning anew */
     int64_t from_offset; /* fetch: of every partition; what is before it is not read */
+    int from_start;    /* fetch: begin each partition at its log start offset, wherever that is */
     int end_to_end;    /* a consumer follows the paced producer; latency is until it has the record */
     int check_crcs;
     int patient;       /* what is refused for a moment is asked again */

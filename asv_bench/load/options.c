@@ -94,6 +94,7 @@ static const Known known[] = {
     {"once", FLAG, &options.once},
     {"follow", FLAG, &options.follow},
     {"from-offset", LARGE, &options.from_offset},
+    {"from-start", FLAG, &options.from_start},
     {"end-to-end", FLAG, &options.end_to_end},
     {"check-crcs", FLAG, &options.check_crcs},
     {"patient", FLAG, &options.patient},
@@ -117,7 +118,7 @@ static const Known known[] = {
     {"sendfile", FLAG, &options.use_sendfile},
 };
 
-enum { MOST_KNOWN_AGAIN = 5 };
+enum { MOST_KNOWN_AGAIN = 5, MOST_STARTS = 30000 };
 
 enum { KNOWN_COUNT = sizeof known / sizeof *known };
 
@@ -181,6 +182,8 @@ static void check_options(int is_fetch)
         die("a request names 1 to 400 partitions, each once");
     if (options.sessions && options.in_flight != 1)
         die("a fetch session has one request in flight");
+    if (options.from_start && (options.topic == NULL || options.partitions > MOST_STARTS))
+        die("--from-start requires a topic of at most %d partitions", MOST_STARTS);
     if (options.in_flight > 60000 || options.connections > 100000)
         die("too many connections or requests in flight");
     if (options.acks < -1 || options.acks > 1 || (options.idempotent && options.acks != -1))

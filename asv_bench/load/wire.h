@@ -12,11 +12,11 @@
 
 #include "load.h"
 
-enum { PRODUCE = 0, FETCH = 1, INIT_PRODUCER_ID = 22 };
+enum { PRODUCE = 0, FETCH = 1, LIST_OFFSETS = 2, INIT_PRODUCER_ID = 22 };
 
 /* The highest that plog, Kafka 3.9 and Kafka 4 all serve; Java's clients choose these with plog, but
    of Produce 12, which has the form of 11. */
-enum { PRODUCE_VERSION = 11, FETCH_VERSION = 17, INIT_PRODUCER_ID_VERSION = 4 };
+enum { PRODUCE_VERSION = 11, FETCH_VERSION = 17, LIST_OFFSETS_VERSION = 7, INIT_PRODUCER_ID_VERSION = 4 };
 
 enum { TOPIC_ID_BYTES = 16, MOST_VARINT_BYTES = 5 };
 

@@ -268,6 +268,7 @@ def consume(
             connections=connections,
             in_flight=1,
             sessions=True,
+            from_start=True,
             once=once,
             max_bytes=max_bytes,
             partition_max_bytes=partition_max_bytes,

@@ -67,6 +67,12 @@ def test_what_is_produced_is_there_and_can_be_consumed(
     assert measured(run, "consume", topic, "--once", "--json")["records"] == end
 
 
+def test_records_before_the_log_start_are_not_consumed(run: Run, call: Run, topic: str) -> None:
+    call("produce", topic, "--partition", 1, stdin=b"a\nb\nc\nd\ne\n")
+    call("topics", "delete-records", topic, 1, 3, "--yes")
+    assert measured(run, "consume", topic, "--once", "--json")["records"] == 2
+
+
 def test_topic_of_its_own_is_gone_afterwards(run: Run) -> None:
     assert measured(run, "produce", "--partitions", "2", *SHORT)["records"] > 0
     assert measured(run, "latency", "--rate", "200", *SHORT)["records"] > 0
