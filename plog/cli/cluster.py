@@ -71,7 +71,8 @@ def _json(cluster: ClusterOverview) -> dict[str, Any]:
 
 
 def _broker_json(broker: BrokerOverview) -> dict[str, Any]:
-    from plog.client.cluster_admin import ADVERTISED, LISTENERS, api_name
+    from plog.client.cluster_admin import ADVERTISED, LISTENERS
+    from plog.protocol.api_keys import api_name
 
     node = broker.node
     return {
@@ -140,7 +141,7 @@ def _some(partitions: Sequence[TopicPartition]) -> str:
 
 def _print_apis(cluster: ClusterOverview) -> None:
     """Print a row for each API and a column for each broker."""
-    from plog.client.cluster_admin import api_name
+    from plog.protocol.api_keys import api_name
 
     keys = sorted({key for broker in cluster.brokers for key in broker.apis})
     columns = [f"Broker {broker.node.node_id}" for broker in cluster.brokers]

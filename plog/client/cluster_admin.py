@@ -13,7 +13,6 @@ from plog.client.admin import BROKER, Admin, FeatureLevels
 from plog.client.administration import Administration
 from plog.client.metadata import Node, TopicInfo
 from plog.errors import KafkaError
-from plog.protocol.api_keys import ApiKey
 from plog.types import TopicPartition
 
 LISTENERS, ADVERTISED = "listeners", "advertised.listeners"
@@ -120,12 +119,3 @@ class ClusterAdmin(Administration):
         except KafkaError as fault:
             return BrokerOverview(node, {}, {}, fault)
         return BrokerOverview(node, apis, {entry.name: entry.value for entry in entries}, None)
-
-
-def api_name(key: int) -> str:
-    """Return the protocol's name of an API, or its number if this client does not know it."""
-    try:
-        words = ApiKey(key).name.split("_")
-    except ValueError:
-        return str(key)
-    return "".join(word.capitalize() for word in words)

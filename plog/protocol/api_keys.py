@@ -69,3 +69,12 @@ class ApiKey(IntEnum):
     CONSUMER_GROUP_HEARTBEAT = 68
     CONSUMER_GROUP_DESCRIBE = 69
     LIST_CONFIG_RESOURCES = 74
+
+
+def api_name(key: int) -> str:
+    """Return Kafka's name of an API, such as ApiVersions; the number of an unknown one."""
+    try:
+        words = ApiKey(key).name.split("_")
+    except ValueError:
+        return str(key)
+    return "".join(word.capitalize() for word in words)

@@ -7,7 +7,7 @@ from types import ModuleType
 import pytest
 
 from plog.protocol import framing
-from plog.protocol.api_keys import ApiKey
+from plog.protocol.api_keys import ApiKey, api_name
 from plog.protocol.messages import fetch
 from plog.protocol.schema import BadDeclaration, Int32, Struct, field, message
 
@@ -98,3 +98,8 @@ def test_family_that_declares_something_else_is_refused(monkeypatch, names, word
     monkeypatch.setitem(sys.modules, fetch.__name__, module)
     with pytest.raises(BadDeclaration, match=words):
         framing.request_class(ApiKey.FETCH)
+
+
+def test_api_has_kafkas_name_or_its_number() -> None:
+    assert api_name(ApiKey.API_VERSIONS) == "ApiVersions"
+    assert api_name(9_999) == "9999"

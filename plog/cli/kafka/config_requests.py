@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from plog.client.admin import BROKER
+from plog.client.admin import BROKER, LOGGER
 from plog.client.metadata import Cluster
 from plog.errors import ErrorCode, InvalidRequest, error_for
 from plog.protocol.messages.configs import (
@@ -13,7 +13,6 @@ from plog.protocol.messages.configs import (
     DescribeConfigsResponse,
 )
 
-BROKER_LOGGER = 8
 SOURCES = {
     1: "DYNAMIC_TOPIC_CONFIG",
     2: "DYNAMIC_BROKER_CONFIG",
@@ -58,7 +57,7 @@ def describe(cluster: Cluster, resource_type: int, name: str) -> list[Setting]:
     request = DescribeConfigsRequest(
         resources=[resource], include_synonyms=True, include_documentation=False
     )
-    if resource_type in (BROKER, BROKER_LOGGER) and name:
+    if resource_type in (BROKER, LOGGER) and name:
         cluster.refresh([])
         if int(name) not in cluster.nodes:
             raise InvalidRequest(f"no broker has id {name}")

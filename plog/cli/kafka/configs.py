@@ -11,7 +11,7 @@ from plog.cli.kafka.config import ClientFault, Clients, read_file
 from plog.cli.kafka.config_requests import Setting
 from plog.cli.kafka.options import Given, Options, UsageFault, java_integer
 from plog.cli.kafka.texts import reason
-from plog.client.admin import BROKER, DELETE, SET, TOPIC
+from plog.client.admin import BROKER, DELETE, LOGGER, SET, TOPIC
 from plog.errors import PlogError, UnsupportedVersion
 
 OPTIONS = Options(
@@ -56,7 +56,7 @@ TOPICS, CLIENTS, USERS, BROKERS, IPS, LOGGERS, METRICS = (
 TYPES = (TOPICS, CLIENTS, USERS, BROKERS, IPS, LOGGERS, METRICS)
 ZOOKEEPER_TYPES = (USERS, BROKERS)
 QUOTA_TYPES = (USERS, CLIENTS, IPS)
-RESOURCE_TYPES = {TOPICS: TOPIC, BROKERS: BROKER, LOGGERS: 8, METRICS: 16}
+RESOURCE_TYPES = {TOPICS: TOPIC, BROKERS: BROKER, LOGGERS: LOGGER, METRICS: 16}
 SHORT = {
     "topic": TOPICS,
     "client": CLIENTS,

@@ -12,7 +12,7 @@ from plog._native.reactor import Reactor, ReactorStats
 from plog.errors import ErrorCode
 from plog.handlers.response_errors import ResponseErrors
 from plog.ops.metrics.families import FAST, PYTHON, Collector, Family, TimesFamily, label
-from plog.protocol.api_keys import ApiKey
+from plog.protocol.api_keys import ApiKey, api_name
 
 CONNECTIONS = Family("plog_connections", "Open client connections.", ("listener",))
 REQUEST_MEMORY = Family("plog_request_memory_bytes", "Memory of requests and receive buffers.")
@@ -106,11 +106,6 @@ class Network(Collector):
         if stats.fetch_responses:
             found[ApiKey.FETCH, ErrorCode.NONE] += stats.fetch_responses
         return found
-
-
-def api_name(api: int) -> str:
-    """Return an API's name as Kafka writes it: ApiVersions."""
-    return "".join(word.capitalize() for word in ApiKey(api).name.split("_"))
 
 
 def error_name(code: int) -> str:
