@@ -901,6 +901,9 @@ def test_package_is_installed_upgraded_and_removed(
         examples = host / "usr/share/doc/plog/examples"
         asked_of = {"PLOG_BOOTSTRAP_SERVER": broker.bootstrap, "PATH": PATHS, "LANG": "C.UTF-8"}
         within("plog", "topics", "create", "greetings", "-b", broker.bootstrap)
+        within("plog", "kafka-scripts", "/usr/local/bin")
+        listed = within("kafka-topics", "--bootstrap-server", broker.bootstrap, "--list")
+        assert "greetings" in listed.splitlines()
         with Producer(broker.bootstrap) as producer:
             producer.send("greetings", b"hello").result()
         # By the commands of their page.
