@@ -17,7 +17,8 @@ from plog.client.metadata import Cluster
 from plog.client.offsets import OffsetAndTimestamp, list_offsets
 from plog.errors import ConfigError, KafkaError, OffsetOutOfRange, PlogError
 from plog.errors import UnknownTopicOrPartition as UnknownPartition
-from plog.spark.options import EARLIEST, LATEST, Bound, SourceOptions
+from plog.spark.bounds import EARLIEST, LATEST, Bound
+from plog.spark.options import SourceOptions
 from plog.spark.sink_options import is_decisions_topic
 from plog.types import TopicPartition
 

@@ -5,22 +5,29 @@ Owns parsing, and the refusal of unknown and unsupported options; talks to no br
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from plog.errors import ConfigError
+from plog.spark.bounds import (
+    AT_EARLIEST,
+    AT_LATEST,
+    BOUNDS,
+    STREAM_BOUNDS,
+    Bound,
+    inverted_bounds,
+    json_integer,
+    json_object,
+    partition_index,
+)
 from plog.spark.option_values import (
-    INT_MAX,
-    LONG_MAX,
     MISSING_SERVERS,
     SERVERS,
     at_least_0,
     boolean,
     long_time_ms,
-    not_above,
     not_empty,
     one_of,
     positive,
@@ -31,24 +38,7 @@ from plog.spark.option_values import (
 )
 from plog.types import TopicPartition
 
-LATEST, EARLIEST = -1, -2
-"""The end and the start of a partition, in JSON of offsets."""
-
 SUBSCRIPTIONS = ("subscribe", "assign", "subscribePattern")
-
-
-@dataclass(frozen=True)
-class Bound:
-    """One end of the range to read.
-
-    Exactly one of the four is set: `named` (LATEST or EARLIEST) for all partitions, `offsets`
-    per partition, `timestamp` (ms) for all, `timestamps` per partition.
-    """
-
-    named: int | None = None
-    offsets: Mapping[TopicPartition, int] | None = None
-    timestamp: int | None = None
-    timestamps: Mapping[TopicPartition, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -59,8 +49,8 @@ class SourceOptions:
     topics: tuple[str, ...] = ()
     pattern: str | None = None
     assigned: tuple[TopicPartition, ...] = ()
-    start: Bound = Bound(named=EARLIEST)
-    end: Bound = Bound(named=LATEST)
+    start: Bound = AT_EARLIEST
+    end: Bound = AT_LATEST
     latest_if_no_later_record: bool = False
     fail_on_data_loss: bool = True
     min_partitions: int | None = None
@@ -116,7 +106,7 @@ def parse(options: Mapping[str, str], *, streaming: bool = False) -> SourceOptio
     names = [*supported, *(option for by in bounds.values() for option in by)]
     known = {option.lower() for option in names}
     faults = [_refusal(key, refused, names) for key in given if key not in known]
-    values: dict[str, Any] = {"start": Bound(named=LATEST)} if streaming else {}
+    values: dict[str, Any] = {"start": AT_LATEST} if streaming else {}
 
     def take(option: str, field: str, convert: Callable[[str], Any]) -> None:
         try:
@@ -138,8 +128,8 @@ def parse(options: Mapping[str, str], *, streaming: bool = False) -> SourceOptio
         found = f"found {' and '.join(subscriptions)}" if subscriptions else "found none"
         faults.append(f"set exactly one of {', '.join(SUBSCRIPTIONS)} ({found})")
     start, end = values.get("start", Bound()), values.get("end", Bound())
-    faults += _inverted_bounds("offset", start.offsets, end.offsets)
-    faults += _inverted_bounds("timestamp", start.timestamps, end.timestamps)
+    faults += inverted_bounds("offset", start.offsets, end.offsets)
+    faults += inverted_bounds("timestamp", start.timestamps, end.timestamps)
     least, most = values.get("min_offsets_per_trigger"), values.get("max_offsets_per_trigger")
     if least is not None and most is not None and least > most:
         faults.append(f"minOffsetsPerTrigger={least} is above maxOffsetsPerTrigger={most}")
@@ -152,18 +142,6 @@ def parse(options: Mapping[str, str], *, streaming: bool = False) -> SourceOptio
         raise ConfigError("plog source: " + "; ".join(faults))
     values.pop("security_protocol", None)
     return SourceOptions(**values)
-
-
-def _inverted_bounds(
-    what: str,
-    starts: Mapping[TopicPartition, int] | None,
-    ends: Mapping[TopicPartition, int] | None,
-) -> list[str]:
-    return [
-        f"the starting {what} {starts[partition]} for {partition} is above the ending {what} {end}"
-        for partition, end in (ends or {}).items()
-        if starts is not None and 0 <= end < starts.get(partition, end)
-    ]
 
 
 def supported_options(
@@ -184,13 +162,6 @@ def _refusal(key: str, refused: Mapping[str, str], names: Iterable[str]) -> str:
         supported = ", ".join(option for option in OPTIONS if option.startswith("kafka."))
         return f"{key} is not supported; remove it (supported: {supported})"
     return unknown_option(key, "source", names)
-
-
-def _whole(value: object) -> int:
-    # JSON numbers only: true, 1.5 and "7" are not valid offsets.
-    if type(value) is not int:
-        raise ValueError(f"{json.dumps(value)} is not a whole number")
-    return not_above(value, LONG_MAX)
 
 
 _UNIT_MS: dict[str, float] = {
@@ -227,118 +198,18 @@ def _pattern(text: str) -> str:
         raise ValueError(f"invalid regular expression {text!r} (Python syntax): {fault}") from fault
 
 
-def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Make a JSON object; refuse duplicate keys, which would lose a value."""
-    made = dict(pairs)
-    if len(made) < len(pairs):
-        keys = [key for key, _ in pairs]
-        twice = next(key for key in keys if keys.count(key) > 1)
-        raise ValueError(f"duplicate key {twice!r}")
-    return made
-
-
-def _json_object(text: str, example: str) -> dict[str, Any]:
-    try:
-        parsed = json.loads(text, object_pairs_hook=_unique_keys)
-    except json.JSONDecodeError as fault:
-        raise ValueError(f"invalid JSON ({fault}): expected e.g. {example}") from fault
-    if not isinstance(parsed, dict):
-        raise ValueError(f"expected e.g. {example}, not {text}")
-    return parsed
-
-
 def _assignment(text: str) -> tuple[TopicPartition, ...]:
     example = '{"topic": [0, 1]}'
     found: dict[TopicPartition, None] = {}
-    for topic, indexes in _json_object(text, example).items():
+    for topic, indexes in json_object(text, example).items():
         if not isinstance(indexes, list):
             raise ValueError(f"expected e.g. {example}, not {text}")
         for index in indexes:
-            found[TopicPartition(topic, _index(str(_whole(index))))] = None
+            found[TopicPartition(topic, partition_index(str(json_integer(index))))] = None
     if not found:
         raise ValueError(f"no partition given; expected e.g. {example}")
     return tuple(sorted(found))
 
-
-def _per_partition(text: str) -> dict[TopicPartition, int]:
-    example = '{"topic": {"0": 23, "1": 42}}'
-    found = {}
-    for topic, partitions in _json_object(text, example).items():
-        if not isinstance(partitions, dict):
-            raise ValueError(f"expected e.g. {example}, not {text}")
-        for index, value in partitions.items():
-            found[TopicPartition(topic, _index(index))] = _whole(value)
-    return found
-
-
-def _index(text: str) -> int:
-    """Read a partition number: decimal digits without leading zeros."""
-    if re.fullmatch(r"0|[1-9][0-9]*", text) is None or int(text) > INT_MAX:
-        raise ValueError(f"invalid partition number {text}")
-    return int(text)
-
-
-def _offsets(name: str, allowed: int, forbidden: int) -> Callable[[str], Bound]:
-    words = {"latest": LATEST, "earliest": EARLIEST}
-
-    def convert(text: str) -> Bound:
-        word = text.strip().lower()
-        if words.get(word) == allowed:
-            return Bound(named=allowed)
-        if word in words:
-            raise ValueError(f"a batch query cannot {name} at the {word} offset")
-        offsets = _per_partition(text)
-        for partition, offset in offsets.items():
-            if offset == forbidden or offset < EARLIEST:
-                raise ValueError(f"a batch query cannot {name} at offset {offset} of {partition}")
-        return Bound(offsets=offsets)
-
-    return convert
-
-
-def _stream_start(text: str) -> Bound:
-    word = text.strip().lower()
-    if word in ("latest", "earliest"):
-        return Bound(named=LATEST if word == "latest" else EARLIEST)
-    offsets = _per_partition(text)
-    for partition, offset in offsets.items():
-        if offset < EARLIEST:
-            raise ValueError(
-                f"invalid offset {offset} for {partition}: use -2 (earliest), -1 (latest) or more"
-            )
-    return Bound(offsets=offsets)
-
-
-def _timestamp(text: str) -> Bound:
-    return Bound(timestamp=at_least_0(text, LONG_MAX))
-
-
-def _timestamps(text: str) -> Bound:
-    timestamps = _per_partition(text)
-    for partition, timestamp in timestamps.items():
-        if timestamp < 0:
-            raise ValueError(f"timestamp {timestamp} for {partition} is below 0")
-    return Bound(timestamps=timestamps)
-
-
-BOUNDS: dict[str, dict[str, Callable[[str], Bound]]] = {
-    "start": {
-        "startingTimestamp": _timestamp,
-        "startingOffsetsByTimestamp": _timestamps,
-        "startingOffsets": _offsets("start", EARLIEST, LATEST),
-    },
-    "end": {
-        "endingTimestamp": _timestamp,
-        "endingOffsetsByTimestamp": _timestamps,
-        "endingOffsets": _offsets("end", LATEST, EARLIEST),
-    },
-}
-"""The options of each end of the range, highest precedence first."""
-
-STREAM_BOUNDS: dict[str, dict[str, Callable[[str], Bound]]] = {
-    "start": BOUNDS["start"] | {"startingOffsets": _stream_start}
-}
-"""The same for streams, which have no end."""
 
 OPTIONS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "subscribe": ("topics", _topics),

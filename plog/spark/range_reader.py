@@ -28,8 +28,9 @@ from plog.errors import (
     RequestTimedOut,
     UnknownTopicOrPartition,
 )
+from plog.spark.bounds import EARLIEST, LATEST
 from plog.spark.offsets import OffsetRange
-from plog.spark.options import EARLIEST, LATEST, SourceOptions
+from plog.spark.options import SourceOptions
 from plog.types import TopicPartition
 
 log = logging.getLogger(__name__)

@@ -22,7 +22,8 @@ from plog.client.fetcher import (
 )
 from plog.errors import KafkaError, UnknownTopicOrPartition
 from plog.spark import offsets
-from plog.spark.options import EARLIEST, LATEST, SourceOptions
+from plog.spark.bounds import EARLIEST, LATEST
+from plog.spark.options import SourceOptions
 from plog.types import TopicPartition
 
 REFRESH_INTERVAL_S = 1.0

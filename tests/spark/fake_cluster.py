@@ -22,8 +22,8 @@ from plog.errors import (
     UnknownTopicOrPartition,
 )
 from plog.spark import range_reader
+from plog.spark.bounds import EARLIEST
 from plog.spark.offsets import OffsetRange
-from plog.spark.options import EARLIEST
 from plog.types import TopicPartition
 
 TOPIC_ID = uuid.UUID(int=77)

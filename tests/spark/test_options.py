@@ -11,15 +11,12 @@ from pyspark.sql.types import StringType, StructField, StructType
 from plog import errors
 from plog.errors import ConfigError, KafkaError
 from plog.spark import batch_sink, decisions, offsets, open_transactions, sink_options, two_phases
+from plog.spark.bounds import BOUNDS, EARLIEST, LATEST, Bound
 from plog.spark.options import (
     BATCH_OPTIONS,
-    BOUNDS,
-    EARLIEST,
-    LATEST,
     OPTIONS,
     REFUSED,
     STREAM_OPTIONS,
-    Bound,
     SourceOptions,
     parse,
     wants_headers,
