@@ -33,6 +33,7 @@ PLACEHOLDER = re.compile(r"[A-Z]{2,}|(?<![A-Za-z-])N(?![A-Za-z])")
 PREFIX, SUFFIXES = "kafka-", (".sh", ".bat")
 BRACKETED = re.compile(r",(?![^\[]*\])")
 """A comma between items; those in [brackets] belong to one item."""
+HELP = ("--help", "-h")
 
 
 def hint(root: click.Group, words: Sequence[str]) -> str | None:
@@ -42,18 +43,26 @@ def hint(root: click.Group, words: Sequence[str]) -> str | None:
         root: the `plog` command.
         words: the words after `plog`.
     """
-    if "--" in words or not words or _is_accepted(root, words):
+    asked = [word for word in words if word in HELP]
+    rest = [word for word in words if word not in HELP]
+    wants_help = bool(asked)
+    if "--" in words or not rest or _is_accepted(root, rest, wants_help=wants_help):
         return None
-    name = _tool_name(words[0])
+    name = _tool_name(rest[0])
     if name in WITHOUT_COUNTERPART:
         return f"plog has no command for {PREFIX}{name}: {WITHOUT_COUNTERPART[name]}"
-    if words[0] == "help":
-        _, count = _command(root, words[1:])
-        if count == len(words) - 1:
-            return f"did you mean: {shell_line(['plog', *words[1:], '--help'])}"
-    for suggestion in (translated(root, words), respelt(root, words)):
-        if suggestion is not None and suggestion != words and _is_accepted(root, suggestion):
-            return f"did you mean: {shell_line(['plog', *suggestion])}"
+    if rest[0] == "help":
+        _, count = _command(root, rest[1:])
+        if count == len(rest) - 1:
+            return f"did you mean: {shell_line(['plog', *rest[1:], '--help'])}"
+    readings = [translated, respelt]
+    if wants_help and not any(word.startswith("-") for word in rest):
+        readings.reverse()  # `topic describe --help` is about that command, without a topic
+    for suggestion in (read(root, rest) for read in readings):
+        if suggestion is None or suggestion == rest:
+            continue
+        if _is_accepted(root, suggestion, wants_help=wants_help):
+            return f"did you mean: {shell_line(['plog', *suggestion, *asked[:1]])}"
     return None
 
 
@@ -358,17 +367,23 @@ def respelt(root: click.Group, words: Sequence[str]) -> list[str] | None:
     return right
 
 
-def _is_accepted(root: click.Group, words: Sequence[str]) -> bool:
-    """Return whether plog accepts a command line; values are checked once it runs."""
+def _is_accepted(root: click.Group, words: Sequence[str], *, wants_help: bool) -> bool:
+    """Return whether plog accepts a command line; values are checked once it runs.
+
+    Args:
+        words: without options that ask for help.
+        wants_help: such an option follows, so that groups and missing arguments are accepted.
+    """
     command, count = _command(root, words)
     if isinstance(command, click.Group):
-        return False
+        return wants_help and count == len(words)
     try:
-        command.make_context(command.name, list(words[count:]))
-    except click.exceptions.Exit:
-        return True  # --help
-    except click.BadParameter as fault:
-        return not isinstance(fault, click.MissingParameter)
+        # Without its help option, click cannot print a help text here.
+        command.make_context(command.name, list(words[count:]), help_option_names=[])
+    except click.MissingParameter:
+        return wants_help
+    except click.BadParameter:
+        return True
     except click.UsageError:
         return False
     return True

@@ -173,6 +173,18 @@ def test_command_of_the_page_succeeds(call, command: str) -> None:
         ("help", "--help"),
         ("help groups reset", "groups reset --help"),
         ("help nothing", None),
+        ("consume --topic --help", "consume --topics --help"),
+        ("consume --topic x --help", "consume x --help"),
+        ("kafka-consumer-groups.sh --help", "groups list --help"),
+        ("topic list --help", "topics list --help"),
+        ("topics lst --help", "topics list --help"),
+        ("topic -h", "topics -h"),
+        ("topic describe --help", "topics describe --help"),
+        ("topics --help --list", "topics list --help"),
+        ("help groups reset --help", "groups reset --help"),
+        ("foo bar --help", None),
+        ("--help", None),
+        ("topics list --help", None),
         # Nothing like it, or nothing wrong with the words of the command line themselves.
         ("foo bar", None),
         ("consume x --nonsense", None),
@@ -183,9 +195,10 @@ def test_command_of_the_page_succeeds(call, command: str) -> None:
         ("topics create --topic x --topic y", None),
     ],
 )
-def test_wrong_words_get_a_hint_with_the_users_own(given: str, meant: str | None) -> None:
+def test_wrong_words_get_a_hint_with_the_users_own(given: str, meant: str | None, capfd) -> None:
     expected = None if meant is None else f"{MEANS}plog {meant}"
     assert hint(plog, shlex.split(given)) == expected
+    assert capfd.readouterr().out == ""
 
 
 def test_every_action_leads_to_a_command_of_plog():
