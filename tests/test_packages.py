@@ -901,8 +901,8 @@ def test_package_is_installed_upgraded_and_removed(
         examples = host / "usr/share/doc/plog/examples"
         asked_of = {"PLOG_BOOTSTRAP_SERVER": broker.bootstrap, "PATH": PATHS, "LANG": "C.UTF-8"}
         within("plog", "topics", "create", "greetings", "-b", broker.bootstrap)
-        within("plog", "kafka-scripts", "/usr/local/bin")
-        listed = within("kafka-topics", "--bootstrap-server", broker.bootstrap, "--list")
+        within("plog", "kafka-scripts", "/tmp/kafka")
+        listed = within("/tmp/kafka/kafka-topics", "--bootstrap-server", broker.bootstrap, "--list")
         assert "greetings" in listed.splitlines()
         with Producer(broker.bootstrap) as producer:
             producer.send("greetings", b"hello").result()
