@@ -21,13 +21,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from plog import __version__
 from plog.client.connection import address_of
 from plog.client.metadata import parse_bootstrap
-from plog.errors import ConfigError, NetworkException, PlogError, RequestTimedOut
+from plog.errors import ConfigError, KafkaError, NetworkException, PlogError, RequestTimedOut
 from plog.ops import cluster_facts, host_facts
 from plog.ops.doctor import examine, examine_client
+from plog.ops.findings import Finding
+from plog.ops.page_address import PageAddress, find_page, metrics_listener, page_from
 from plog.ops.page_paths import METRICS
-from plog.ops.running_broker import metrics_listener
 from plog.ops.secrets import Masker
 from plog.ops.units import Unit, unit_of
 from plog.printable import printable
@@ -41,6 +43,7 @@ MAX_LOG_BYTES = 32 << 20
 MAX_PAGE_BYTES = 32 << 20
 JOURNAL_TIMEOUT_S = 60
 WAIT_S = 5.0
+THIS_HOST = "127.0.0.1"
 
 
 class BundleError(PlogError):
@@ -62,6 +65,12 @@ class Source(NamedTuple):
     bootstrap: str | None = None
     log: str | None = None
     log_lines: int = 5000
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether there is only an address: this host may not be the broker's."""
+        has_settings = self.properties is not None or bool(self.overrides)
+        return self.bootstrap is not None and not has_settings and self.environment is None
 
 
 class Part(NamedTuple):
@@ -173,7 +182,8 @@ def _learn_secrets(source: Source, masker: Masker) -> None:
 
 def _table_of_contents(bundle: Bundle) -> str:
     lines = [
-        f"A bundle of plog, collected at {bundle.created}. Secrets are masked as [hidden].",
+        f"A bundle, collected by plog {__version__} at {bundle.created}."
+        " Secrets are masked as [hidden].",
         "",
     ]
     for part in bundle.parts:
@@ -222,18 +232,23 @@ def _parts(source: Source, settings: BrokerSettings | None, places: Sequence[Pat
     def page(address: str) -> str:
         return _page(address, settings if source.bootstrap is None else None)
 
+    def of_host(make: Callable[[], Any]) -> Callable[[], Any]:
+        return _elsewhere if source.is_elsewhere else make
+
     return [
         ("doctor.txt", "findings of plog doctor", partial(_doctor, source)),
-        ("settings-file.txt", "keys in the file, as they are read", partial(_file, source)),
+        ("settings-file.txt", "keys in the file, as they are read",
+         of_host(partial(_file, source))),
         ("settings.json", "settings as they were given, and all that result",
-         partial(_settings, source, settings)),
-        ("versions.json", "plog, Python, kernel, libraries", host_facts.versions),
-        ("host.json", "processors, memory, limits, mounts, kernel settings", host_facts.host),
+         of_host(partial(_settings, source, settings))),
+        ("versions.json", "plog, Python, kernel, libraries", of_host(host_facts.versions)),
+        ("host.json", "processors, memory, limits, mounts, kernel settings",
+         of_host(host_facts.host)),
         ("variables.json", "variables of this command",
-         lambda: host_facts.shown_variables(os.environ)),
+         of_host(lambda: host_facts.shown_variables(os.environ))),
         ("disks.json", "space, files and partitions in the log directories",
-         lambda: host_facts.disks(places)),
-        ("process.json", "the broker's process and its threads", of_process),
+         of_host(lambda: host_facts.disks(places))),
+        ("process.json", "the broker's process and its threads", of_host(of_process)),
         ("metrics.txt", "metrics page", lambda: of_broker(page)),
         ("cluster.json", "brokers and features", lambda: of_broker(cluster_facts.cluster)),
         ("broker-settings.json", "settings that the broker uses now",
@@ -242,7 +257,7 @@ def _parts(source: Source, settings: BrokerSettings | None, places: Sequence[Pat
         ("groups.json", "consumer groups", lambda: of_broker(cluster_facts.groups)),
         ("transactions.json", "transactional ids", lambda: of_broker(cluster_facts.transactions)),
         ("log.txt", f"last {source.log_lines:,} log lines",
-         partial(_log, source)),
+         of_host(partial(_log, source)) if source.log is None else partial(_log, source)),
     ]  # fmt: skip
 
 
@@ -260,8 +275,14 @@ def _check_running(settings: BrokerSettings | None, places: Sequence[Path]) -> N
         raise NotCollected("no broker with these settings runs here")
 
 
+def _elsewhere() -> Any:
+    raise NotCollected("they are on the broker's host: run plog bundle PROPERTIES there")
+
+
 def _doctor(source: Source) -> str:
-    found = examine(source.properties, source.overrides, source.environment)
+    found: list[Finding] = []
+    if not source.is_elsewhere:
+        found += examine(source.properties, source.overrides, source.environment)
     if source.bootstrap is not None:
         found += examine_client(source.bootstrap)
     return "\n".join(
@@ -292,16 +313,33 @@ def _settings(source: Source, settings: BrokerSettings | None) -> dict[str, Any]
 
 
 def _page(address: str, settings: BrokerSettings | None) -> str:
-    """Return the metrics page of the broker at an address, which may be another host's."""
-    configured = settings.metrics_listener if settings is not None else None
-    if configured is not None:
-        page = address_of(EVERYWHERE.get(configured.host, configured.host), configured.port)
-    elif not (page := metrics_listener(*parse_bootstrap(address)[0])):
-        raise NotCollected("metrics.listener is not set")
+    """Return the metrics page of the broker at an address.
+
+    Args:
+        settings: those of this host's broker; None if the broker may be on another host.
+    """
+    wait_ms = int(WAIT_S * 1000)
+    if settings is None:
+        page = _first_page(address, wait_ms)
+    elif settings.metrics_listener is not None:
+        page = page_from(address_of(*settings.metrics_listener), THIS_HOST)
+    else:  # the broker's command line may set it
+        page = page_from(metrics_listener(*parse_bootstrap(address)[0], wait_ms), THIS_HOST)
+    if not page.address:
+        raise NotCollected(page.reason)
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    with opener.open(f"http://{page}{METRICS}", timeout=WAIT_S) as response:
+    with opener.open(f"http://{page.address}{METRICS}", timeout=WAIT_S) as response:
         data: bytes = response.read(MAX_PAGE_BYTES)
     return data.decode(errors="replace")
+
+
+def _first_page(bootstrap: str, wait_ms: int) -> PageAddress:
+    """Return the page of the first broker that answers."""
+    *others, last = parse_bootstrap(bootstrap)
+    for host, port in others:
+        with suppress(KafkaError):
+            return find_page(host, port, wait_ms)
+    return find_page(*last, wait_ms)
 
 
 def _log(source: Source) -> str:

@@ -18,7 +18,6 @@ from typing import NamedTuple
 import psutil
 
 from plog import __version__
-from plog.client.admin import BROKER
 from plog.client.connection import Connection, address_of
 from plog.client.metadata import parse_bootstrap
 from plog.errors import KafkaError, PlogError
@@ -26,15 +25,11 @@ from plog.ops import watch
 from plog.ops.findings import Finding, Findings, Verdict, graded
 from plog.ops.health_check import Unhealthy, ask_page
 from plog.ops.host_facts import broker_process
+from plog.ops.page_address import NO_PAGE, find_page
 from plog.ops.page_paths import READY
 from plog.ops.probes import Phase
 from plog.printable import printable
 from plog.protocol.messages.cluster import DescribeLogDirsRequest, DescribeLogDirsResponse
-from plog.protocol.messages.configs import (
-    DescribeConfigsRequest,
-    DescribeConfigsResource,
-    DescribeConfigsResponse,
-)
 from plog.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from plog.settings.definitions import BrokerSettings
 from plog.settings.listeners import EVERYWHERE, Listener
@@ -42,7 +37,6 @@ from plog.storage.log_dir import META_PROPERTIES, decode_properties, is_locked
 
 WAIT_MS = 3_000
 """How long a check waits for a connection or a response."""
-LOOPBACK = ("127.", "localhost", "::1")
 FREE_SHARE = 0.1
 USED_SHARE = 0.8
 NAMES_SHOWN = 3
@@ -126,19 +120,17 @@ def examine_address(bootstrap: str) -> Findings:
         yield _reachable(f"broker {node.node_id}", node.host, node.port, own, Verdict.FAILURE)
     yield from _partitions(answer)
     yield from _disks((host, port))
-    page = metrics_listener(host, port)
-    if not page:
-        advice = "set metrics.listener in the broker's settings to watch it"
-        yield Finding("metrics", Verdict.WARNING, "the broker has no metrics page", advice)
+    try:
+        page = find_page(host, port, WAIT_MS)
+    except KafkaError as error:
+        text = f"the broker does not report its metrics.listener: {error}"
+        yield Finding("metrics", Verdict.WARNING, text, "see its log")
         return
-    at, _, number = page.rpartition(":")
-    if at.strip("[]") in EVERYWHERE:
-        at = f"[{host}]" if ":" in host else host
-    if at.strip("[]").startswith(LOOPBACK) and not host.startswith(LOOPBACK):
-        text = f"the page at {page} is for the broker's own host: not checked from here"
-        yield Finding("metrics", Verdict.OK, text)
+    if page.address:
+        yield from _page(page.address)
         return
-    yield from _page(f"{at}:{number}")
+    advice = "set metrics.listener in the broker's settings to watch it"
+    yield graded("metrics", page.reason != NO_PAGE, page.reason, advice)
 
 
 def _metadata(host: str, port: int) -> MetadataResponse:
@@ -260,26 +252,6 @@ def _descriptors(log_dirs: Sequence[Path]) -> Findings:
 
 
 # -- the metrics page --------------------------------------------------------------------------
-
-
-def metrics_listener(host: str, port: int) -> str:
-    """Return the `metrics.listener` of the broker at an address; "" if it has none."""
-    try:
-        connection = Connection(host, port, timeout_ms=WAIT_MS)
-        try:
-            brokers = connection.call(MetadataRequest(topics=[]), MetadataResponse).brokers
-            resource = DescribeConfigsResource(
-                resource_type=BROKER,
-                resource_name=str(min((one.node_id for one in brokers), default=0)),
-                configuration_keys=["metrics.listener"],
-            )
-            request = DescribeConfigsRequest(resources=[resource])
-            answer = connection.call(request, DescribeConfigsResponse)
-        finally:
-            connection.close()
-    except KafkaError:
-        return ""
-    return next((entry.value or "" for one in answer.results for entry in one.configs), "")
 
 
 def _page(address: str) -> Findings:

@@ -13,6 +13,7 @@ import pytest
 
 from plog.client.admin import Admin
 from plog.ops.bundle import Bundle, BundleError, Source, collect, default_name
+from plog.ops.page_address import page_from
 from plog.ops.secrets import HIDDEN, Masker
 from tests.ops.test_doctor import unit  # noqa: F401 - a fixture
 from tests.servers import BrokerProcess, free_port
@@ -125,17 +126,66 @@ def test_bundle_of_a_running_broker(broker: BrokerProcess, tmp_path: Path) -> No
     assert json.loads(found["host.json"])["proc"]["mounts"]
 
 
+OF_THE_HOST = {
+    *("settings-file.txt", "settings.json", "versions.json", "host.json", "variables.json"),
+    *("disks.json", "process.json", "log.txt"),
+}
+
+
 def test_bundle_of_another_host_has_the_parts_of_the_protocol(
     broker: BrokerProcess, tmp_path: Path
 ) -> None:
-    bundle = collect(Source(bootstrap=broker.bootstrap, overrides=(f"log.dirs={tmp_path}/none",)))
-    collected = {part.name for part in bundle.parts if not part.error}
-    assert collected >= {"cluster.json", "topics.json", "metrics.txt", "broker-settings.json"}
-    assert {part.name for part in bundle.parts if part.error} == {
-        "settings-file.txt",
-        "process.json",
-        "log.txt",
-    }
+    bundle = collect(Source(bootstrap=broker.bootstrap))
+    failed = {part.name: part.error for part in bundle.parts if part.error}
+    assert failed.keys() == OF_THE_HOST
+    (reason,) = set(failed.values())
+    assert reason == "they are on the broker's host: run plog bundle PROPERTIES there"
+    assert b"plog_build_info" in bundle.contents["metrics.txt"]
+    doctor = bundle.contents["doctor.txt"].decode()
+    assert f" answers at {broker.bootstrap}" in doctor
+    assert "default settings" not in doctor
+    # Settings or a log say that this host is the broker's.
+    source = Source(bootstrap=broker.bootstrap, overrides=(f"log.dirs={tmp_path}/none",))
+    failed = {part.name: part.error for part in collect(source).parts if part.error}
+    assert failed.keys() == {"settings-file.txt", "process.json", "log.txt"}
+    bundle = collect(Source(bootstrap=broker.bootstrap, log=str(logged(tmp_path))))
+    assert bundle.contents["log.txt"].endswith(b"\nlast\n")
+
+
+def test_page_of_another_host_is_not_this_hosts(
+    broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The broker's listener is a loopback address; a page of another broker is here."""
+    elsewhere = f"2130706433:{broker.port}"  # 127.0.0.1, as an address that is not a loopback's
+    bundle = collect(Source(bootstrap=elsewhere))
+    (reason,) = [part.error for part in bundle.parts if part.name == "metrics.txt"]
+    listener = broker.overrides["metrics.listener"]
+    assert reason == f"the page at {listener} can be read on the broker's own host only"
+    assert f"metrics         {reason}" in bundle.contents["doctor.txt"].decode()
+    # An earlier address that does not answer does not hide the page.
+    bundle = collect(Source(bootstrap=f"127.0.0.1:{free_port()},{broker.bootstrap}"))
+    assert b"plog_build_info" in bundle.contents["metrics.txt"]
+
+
+@pytest.mark.parametrize(
+    ("listener", "host", "address"),
+    [
+        ("127.0.0.1:9095", "plog1", ""),
+        ("localhost:9095", "10.0.0.1", ""),
+        ("[::1]:9095", "10.0.0.1", ""),
+        ("", "plog1", ""),
+        ("0.0.0.0:9095", "plog1", "plog1:9095"),
+        (":9095", "plog1", "plog1:9095"),
+        ("[::]:9095", "2001:db8::1", "[2001:db8::1]:9095"),
+        ("10.0.0.2:9095", "plog1", "10.0.0.2:9095"),
+        ("127.0.0.1:9095", "localhost", "127.0.0.1:9095"),
+        ("0.0.0.0:9095", "::1", "[::1]:9095"),
+    ],
+)
+def test_page_is_reachable_from_the_clients_host(listener: str, host: str, address: str) -> None:
+    page = page_from(listener, host)
+    assert page.address == address
+    assert (page.reason == "") is (address != "")
 
 
 def test_bundle_waits_once_for_a_broker_that_hangs(
