@@ -61,7 +61,15 @@ def _json(cluster: ClusterOverview) -> dict[str, Any]:
         "controller": cluster.controller_id if cluster.controller_id >= 0 else None,
         "coordination": cluster.coordination,
         "brokers": [_broker_json(broker) for broker in cluster.brokers],
-        "features": [one._asdict() for one in cluster.features],
+        "features": [
+            {
+                "feature": one.name,
+                "lowest": one.lowest,
+                "highest": one.highest,
+                "in_force": one.level,
+            }
+            for one in cluster.features
+        ],
         "topics": sum(not topic.is_internal for topic in cluster.topics),
         "internal_topics": sum(topic.is_internal for topic in cluster.topics),
         "partitions": sum(len(topic.partitions) for topic in cluster.topics),
