@@ -11,6 +11,7 @@ from bisect import bisect_left
 from collections.abc import Mapping
 from http.client import HTTPException
 from typing import NamedTuple
+from urllib.error import HTTPError, URLError
 
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -87,6 +88,12 @@ def read(address: str, at_s: float, timeout_s: float = READ_TIMEOUT_S) -> Readin
             reading = parse(response.read().decode(), at_s)
     except HTTPException as error:
         raise ValueError(f"not an HTTP server ({error!r})") from error
+    except HTTPError:
+        raise
+    except OSError as error:
+        # urllib wraps the cause, whose own text has the number of the error.
+        cause = error.reason if isinstance(error, URLError) else error
+        raise OSError(getattr(cause, "strerror", None) or str(cause)) from error
     if BUILD not in reading.samples:
         raise ValueError("this is another program's metrics page")
     return reading

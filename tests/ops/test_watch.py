@@ -69,7 +69,7 @@ def complaint(address: str, capsys: pytest.CaptureFixture[str]) -> str:
 
 
 def test_nobody_there_is_said_with_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "refused" in complaint(f"127.0.0.1:{free_port()}", capsys)
+    assert ": Connection refused (set " in complaint(f"127.0.0.1:{free_port()}", capsys)
 
 
 @pytest.mark.parametrize("address", ["localhost:abc", "localhost:99999", "[::1", "a b:1", ""])
