@@ -13,16 +13,43 @@ from typing import Any, Final
 HIDDEN: Final = "[hidden]"
 MIN_KNOWN: Final = 4
 """Shorter secrets are not searched for in other texts: they occur in every text."""
-_WORDS = r"passw(?:or)?d|passphrase|secret|token|credential|jaas|private.?key|api.?key|master.?key"
+_PASSWORD = r"passw(?:or)?d|passphrase|pwd"
+_WORDS = rf"{_PASSWORD}|secret|token|credential|jaas|private.?key|api.?key|master.?key"
 _SECRET = re.compile(_WORDS, re.IGNORECASE)
-_HIDDEN_KEY = re.compile(rf"{_WORDS}|(?:^|[._-])ssl[._-]|keystore|truststore", re.IGNORECASE)
-_ASSIGNED = re.compile(rf"([\w.-]*(?:{_WORDS})[\w.-]*[\"'\\]*\s*[=:]\s*)\S.*", re.IGNORECASE)
+_AUTHORIZATION = r"(?:proxy-)?authorization"
+_HIDDEN_KEY = re.compile(
+    rf"{_WORDS}|(?:^|[._-])ssl[._-]|keystore|truststore|^{_AUTHORIZATION}$", re.IGNORECASE
+)
+_DIRECTORIES = frozenset({"PWD", "OLDPWD"})
+"""Variables of a shell whose names sound like a password's."""
+_PLAIN = frozenset({"true", "false", "none", "null"})
+
+# A name begins where a word does, so that a long word is searched once.
+_START = r"(?<![\w.-])"
+_ASSIGNED = re.compile(
+    rf"({_START}(?:[\w.-]*(?:{_WORDS})[\w.-]*|{_AUTHORIZATION})[\"'\\]*\s*[=:]\s*)\S.*", re.I
+)
 """Everything after the name is hidden, up to the end of the line: a value may contain any sign."""
 _OF_SSL = re.compile(r"(\bssl\.[\w.]+\s*[=:]\s*)\S.*")
-_IN_URL = re.compile(r"(://[^/\s:@]*:)[^@/\s]+@")
+_WORD = r"(?:\"(?:[^\"\\]|\\.)*\"|'[^']*'|(?![=:])\S+)"
+_SPACED = re.compile(
+    rf"({_START}(?:--?[\w.-]*(?:{_WORDS})[\w.-]*|[\w.]*(?:{_PASSWORD}))\s+(?:(?:is|was)\s+)?)"
+    rf"{_WORD}",
+    re.IGNORECASE,
+)
+"""`--password hunter2`, and the same in a sentence."""
+_OPTION = re.compile(rf"--?[\w.-]*(?:{_WORDS})[\w.-]*", re.IGNORECASE)
+_SCHEME = re.compile(r"(\b(?:[Bb]earer|Basic|Negotiate)\s+)[^\s\"']{8,}")
+"""The value of an Authorization header without its name."""
+_IN_URL = re.compile(r"(://)[^\s\"]{0,1000}@")
+_BEFORE_HOST = re.compile(r"(?<![\w.@/+-])[\w.+-]{1,200}:(?!//)[^\s\"'@,]{1,1000}@(?=[\w\[])")
+"""`user:password@host`, as variables for proxies may have it."""
 _PEM = re.compile(r"-----BEGIN [^-]*PRIVATE KEY-----.*?(?:-----END [^-]*-----|\Z)", re.DOTALL)
-_IN_JAAS = re.compile(rf"\w*(?:{_WORDS})\w*\s*=\s*(?:\"([^\"]*)\"|'([^']*)'|([^\s;]+))", re.I)
-_PLAIN = frozenset({"true", "false", "none", "null"})
+
+_MODULE = re.compile(r"(LoginModule\s+\w+\s+).*")
+_JAAS_USER = re.compile(rf"({_START}user_[\w.-]+\s*=\s*){_WORD}")
+_IN_JAAS = re.compile(r"([\w.-]+)\s*=\s*(?:\"((?:[^\"\\]|\\.)*)\"|'([^']*)'|([^\s;\"']+))")
+_SHOWN_IN_JAAS = frozenset({"username", "serviceName"})
 
 
 class Masker:
@@ -33,10 +60,13 @@ class Masker:
 
     def learn(self, key: str, value: str) -> None:
         """Remember the value of a key that is a secret."""
-        if not _SECRET.search(key):
+        if not _SECRET.search(key) or key in _DIRECTORIES:
             return
-        found = {value.strip(), *(part for parts in _IN_JAAS.findall(value) for part in parts)}
-        found |= {line.strip() for line in value.splitlines()}
+        found = {value.strip(), *(line.strip() for line in value.splitlines())}
+        for name, double, single, bare in _IN_JAAS.findall(value):
+            if name not in _SHOWN_IN_JAAS:
+                found |= {double, re.sub(r"\\(.)", r"\1", double), single}
+                found |= {bare} if _SECRET.search(name) or name.startswith("user_") else set()
         for secret in found:
             if len(secret) >= MIN_KNOWN and secret.lower() not in _PLAIN:
                 # As it is, and as it is written in JSON.
@@ -51,9 +81,21 @@ class Masker:
         for secret in sorted(self._known, key=len, reverse=True):
             text = text.replace(secret, HIDDEN)
         text = _PEM.sub(HIDDEN, text)
-        text = _IN_URL.sub(rf"\1{HIDDEN}@", text)
-        text = _OF_SSL.sub(rf"\1{HIDDEN}", text)
-        return _ASSIGNED.sub(rf"\1{HIDDEN}", text)
+        return "\n".join(map(self._line, text.split("\n")))
+
+    def _line(self, line: str) -> str:
+        """Mask a line; in a line of JSON, mask each value by itself."""
+        start = line.find("{")
+        if start < 0 or _plain(line[: start + 1]) != line[: start + 1]:
+            return _plain(line)
+        try:
+            value = json.loads(line[start:])
+            masked = self.json(value)
+        except (ValueError, RecursionError):
+            return _plain(line)
+        if masked == value:
+            return line
+        return line[:start] + json.dumps(masked, ensure_ascii=False)
 
     def json(self, value: Any) -> Any:
         """Return a value of JSON without secrets."""
@@ -65,5 +107,22 @@ class Masker:
                 for key, one in value.items()
             }
         if isinstance(value, list | tuple):
-            return [self.json(one) for one in value]
+            return [
+                HIDDEN if one and _is_option(before) else self.json(one)
+                for before, one in zip([None, *value], value, strict=False)
+            ]
         return self.text(value) if isinstance(value, str) else value
+
+
+def _is_option(word: Any) -> bool:
+    """Return whether a word of a command line stands before a secret."""
+    return isinstance(word, str) and _OPTION.fullmatch(word) is not None
+
+
+def _plain(line: str) -> str:
+    """Mask a line that is not JSON."""
+    line = _IN_URL.sub(rf"\1{HIDDEN}@", line)
+    line = _BEFORE_HOST.sub(f"{HIDDEN}@", line)
+    for pattern in (_OF_SSL, _ASSIGNED, _MODULE, _JAAS_USER, _SPACED, _SCHEME):
+        line = pattern.sub(rf"\1{HIDDEN}", line)
+    return line

@@ -28,9 +28,20 @@ SECRETS = {
     "logged": "sesame-of-a-log-line",
     "logged json": "sesame of json",
     "url": "sesame-of-a-proxy",
+    "url with @": "sesame@in@a-url",
+    "url with /": "sesame/in-a-url",
+    "url without a user": "sesametokenofaurl",
+    "bearer": "sesame.of.a.bearer",
+    "basic": "c2VzYW1lOmJhc2lj",
+    "bare bearer": "sesame.of.a.bare.bearer",
+    "pwd": "sesame-of-pwd",
+    "option": "sesame-of-an-option",
+    "sentence": "sesame-in-a-sentence",
+    "jaas user": "alices-sesame",
+    "logged jaas user": "bobs-sesame",
     "pem": "c2VzYW1lIG9mIGEga2V5",
 }
-JAAS = "org.example.PlainLoginModule required username='u' password=\"{}\";"
+JAAS = "org.example.PlainLoginModule required username='u' password=\"{}\""
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +63,8 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
         (directory / "server.properties").write_text(
             f"log.dirs={made.log_dirs[0]}\nlisteners=PLAINTEXT://{made.bootstrap}\n"
             f"metrics.listener={made.overrides['metrics.listener']}\n"
-            f"sasl.jaas.config={JAAS.format(SECRETS['jaas'])}\n"
+            f"sasl.jaas.config={JAAS.format(SECRETS['jaas'])}"
+            f' user_alice="{SECRETS["jaas user"]}";\n'
             f"listener.name.x.ssl.truststore.password: {SECRETS['properties'][:8]}\\\n"
             f"   {SECRETS['properties'][8:]}\n"
             f"#ssl.keystore.password={SECRETS['commented']}\n"
@@ -64,9 +76,18 @@ def logged(directory: Path) -> Path:
     path = directory / "kept.log"
     path.write_text(
         "first\n"
-        f"INFO x: sasl.jaas.config = {JAAS.format(SECRETS['logged'])}\n"
+        f"INFO x: sasl.jaas.config = {JAAS.format(SECRETS['logged'])};\n"
         + json.dumps({"message": f'password="{SECRETS["logged json"]}"'})
         + f"\nvia http://user:{SECRETS['url']}@proxy:3128/\n"
+        f"via http://user:{SECRETS['url with @']}@proxy and user:{SECRETS['url with /']}@proxy\n"
+        f"clone https://{SECRETS['url without a user']}@host/x.git\n"
+        f"Authorization: Bearer {SECRETS['bearer']}\n"
+        f"{{'Authorization': 'Basic {SECRETS['basic']}'}}\n"
+        f"sent Bearer {SECRETS['bare bearer']}\n"
+        f"pwd={SECRETS['pwd']}\n"
+        f"plogctl --password {SECRETS['option']} --verbose\n"
+        f"alice used the password {SECRETS['sentence']} and {SECRETS['jaas user']}\n"
+        f'user_bob="{SECRETS["logged jaas user"]}"\n'
         f"-----BEGIN PRIVATE KEY-----\n{SECRETS['pem']}\n-----END PRIVATE KEY-----\n"
         f"again {SECRETS['properties']} and {SECRETS['override']}\n"
         f"and the broker's {SECRETS['other variable']}, {SECRETS['variable']}\nlast\n"
@@ -88,7 +109,7 @@ def test_bundle_of_a_running_broker(broker: BrokerProcess, tmp_path: Path) -> No
         (f"ssl.key.password={SECRETS['override']}",),
         {"PLOG_SSL_KEYSTORE_PASSWORD": SECRETS["variable"]},
         log=str(logged(tmp_path)),
-        log_lines=8,
+        log_lines=18,
     )
     bundle = collect(source)
     found = contents(bundle, tmp_path / default_name())
@@ -258,16 +279,65 @@ def test_bundle_never_overwrites_and_is_for_its_owner_only(tmp_path: Path) -> No
         ("retention.ms=5", "retention.ms=5"),
         ("ssl.key.password=x y z", "ssl.key.password=[hidden]"),
         ("a PASSWORD: x", "a PASSWORD: [hidden]"),
-        ('{"client_secret": "x", "b": 1}', '{"client_secret": [hidden]'),
+        ('{"client_secret": "x", "b": 1}', '{"client_secret": "[hidden]", "b": 1}'),
+        ('at 1 {"a": "pwd=x y", "b": 1.50}', 'at 1 {"a": "pwd=[hidden]", "b": 1.5}'),
+        ('at 1 {"b":1.50,"c":"no secrets"}', 'at 1 {"b":1.50,"c":"no secrets"}'),
+        ('token: {"b": 1}', "token: [hidden]"),
+        ('{"token": "x", "b"', '{"token": [hidden]'),
+        ('{"Authorization": "Basic x", "b": 1}', '{"Authorization": "[hidden]", "b": 1}'),
         ('{\\"password\\": \\"x\\"}', '{\\"password\\": [hidden]'),
         ("ssl.truststore.location=/etc/x", "ssl.truststore.location=[hidden]"),
         ("sasl.jaas.config=a required b='c';\nnext", "sasl.jaas.config=[hidden]\nnext"),
-        ("http://a:b@c/ http://a:b/", "http://a:[hidden]@c/ http://a:b/"),
+        ("http://a:b@c/ http://a:b/", "http://[hidden]@c/ http://a:b/"),
+        ("http://a:b@c@d/e?f", "http://[hidden]@d/e?f"),
+        ("http://a:b/c@d", "http://[hidden]@d"),
+        ("https://token@d", "https://[hidden]@d"),
+        ("proxy=a:b/c@d:1", "proxy=[hidden]@d:1"),
+        ("1@a:9093,2@b:9093", "1@a:9093,2@b:9093"),
+        ("Proxy-Authorization: Basic eDp5", "Proxy-Authorization: [hidden]"),
+        ("CLUSTER_AUTHORIZATION_FAILED: no", "CLUSTER_AUTHORIZATION_FAILED: no"),
+        ("a bearer abcdefgh.i, then", "a bearer [hidden] then"),
+        ("db.pwd=x", "db.pwd=[hidden]"),
+        ("x --password hunter2 -v", "x --password [hidden] -v"),
+        ("x --api-key 'a b' -v", "x --api-key [hidden] -v"),
+        ("the password is hunter2 now", "the password is [hidden] now"),
+        ('user_alice="a b" c', "user_alice=[hidden] c"),
+        ("x.LoginModule required a='b';", "x.LoginModule required [hidden]"),
         ("invalid token '='", "invalid token '='"),
     ],
 )
 def test_secrets_are_masked_by_their_names(text: str, shown: str) -> None:
     assert Masker().text(text) == shown
+
+
+def test_secrets_among_the_words_of_a_command_are_masked() -> None:
+    words = ["plog", "--password", "hunter2", "--secret-file", "", "-v", "--log", "x"]
+    shown = ["plog", "--password", HIDDEN, "--secret-file", "", "-v", "--log", "x"]
+    assert Masker().json({"cmdline": words}) == {"cmdline": shown}
+
+
+def test_values_of_jaas_are_learnt_except_names() -> None:
+    masker = Masker()
+    value = """Plain required username="admin" password='adminpw' serviceName="kafka"
+        user_alice="alicepw1" user_bob=bobspw1 other="a \\"quoted\\" one" debug="true";"""
+    masker.learn("listener.name.x.sasl.jaas.config", value)
+    text = "admin kafka true adminpw alicepw1 bobspw1 required"
+    assert masker.text(text) == f"admin kafka true {HIDDEN} {HIDDEN} {HIDDEN} required"
+    assert masker.text('a "quoted" one') == HIDDEN
+    assert masker.text('a \\"quoted\\" one') == HIDDEN
+
+
+def test_directory_of_a_shell_is_no_secret() -> None:
+    masker = Masker()
+    masker.learn("PWD", "/opt/plog")
+    masker.learn("DB_PWD", "sesame")
+    assert masker.text("/opt/plog sesame") == f"/opt/plog {HIDDEN}"
+
+
+def test_long_lines_are_masked_in_a_short_time() -> None:
+    """A search that begins at each sign of a long word would take minutes."""
+    for text in ("x" * 100_000, "a:" * 20_000, "://" * 20_000, "{" * 100_000):
+        assert Masker().text(text) == text
 
 
 def test_known_secrets_are_masked_everywhere_and_short_ones_by_name_only() -> None:
