@@ -79,8 +79,9 @@ def list_groups(bootstrap: str, as_json: bool, states: tuple[str, ...], sort: st
     offset. Behind takes at most 200 fetches and 64 MiB, for the groups with the largest lag first.
     A line on stderr counts the groups left out, whose Behind is empty.
 
-    Unknown is the number of partitions whose lag is not known, because they have no leader or their
-    topic is deleted. Exit status 1 means that a broker, a group or a partition gave no answer.
+    Unknown is the number of partitions whose lag is not known: they have no leader, their topic is
+    deleted, or they are assigned to a member and the group has not committed an offset of them.
+    Exit status 1 means that a broker, a group or a partition gave no answer.
 
     A group is Stable while its members read and Empty when it has no members. While partitions are
     reassigned, it is PreparingRebalance or CompletingRebalance (type classic), or Assigning or
@@ -280,8 +281,11 @@ def _total(described: _Described) -> str:
     text = f"Total: lag {lag} in {counted(len(described.offsets), 'partition')}"
     if total.age_ms:
         text += f", behind {duration_text(total.age_ms)}"
-    if total.unknown and total.records is not None:
-        text += f"; the lag of {counted(total.unknown, 'partition')} is not known"
+    if total.uncommitted:
+        text += f"; {counted(total.uncommitted, 'partition')} without a commit"
+    lost = total.unknown - total.uncommitted
+    if lost and total.records is not None:
+        text += f"; the lag of {counted(lost, 'partition')} is not known"
     return f"{text}."
 
 

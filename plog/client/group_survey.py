@@ -74,12 +74,14 @@ class TotalLag(NamedTuple):
     Attributes:
         records: the sum over the partitions.
         age_ms: the age of the oldest record that is not read yet.
-        unknown: number of partitions with a committed offset and without a known end.
+        unknown: number of partitions whose lag is not known.
+        uncommitted: those of them that are assigned and have no committed offset.
     """
 
     records: int | None
     age_ms: int | None
     unknown: int
+    uncommitted: int
 
 
 def total_lag(
@@ -88,8 +90,12 @@ def total_lag(
     """Return the lag of partitions together. A log that ends before the offset counts as 0."""
     records = [max(lag.records, 0) for lag in lags.values() if lag.records is not None]
     ages = [lag.age_ms for lag in lags.values() if lag.age_ms is not None]
-    unknown = [at for at, to in offsets.items() if to is not None and lags[at].log_end is None]
-    return TotalLag(sum(records) if records else None, max(ages) if ages else None, len(unknown))
+    return TotalLag(
+        sum(records) if records else None,
+        max(ages) if ages else None,
+        len(offsets) - len(records),
+        sum(offset is None for offset in offsets.values()),
+    )
 
 
 class Survey(NamedTuple):

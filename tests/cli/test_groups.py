@@ -137,7 +137,7 @@ def test_group_of_the_consumer_protocol_is_listed_and_described(call, broker, wr
         listed = json.loads(call("groups", "list", "--state", "stable", "--json").stdout)
         (row,) = [row for row in listed if row["group"] == "new"]
         assert (row["state"], row["type"], row["protocol"]) == ("Stable", "consumer", "consumer")
-        assert (row["members"], row["lag"], row["behind_ms"]) == (1, 0, 0)
+        assert (row["members"], row["lag"], row["behind_ms"], row["unknown"]) == (1, 0, 0, 1)
         told = json.loads(call("groups", "describe", "new", "--json").stdout)
         assert (told["state"], told["assignor"], told["members"]) == ("Stable", "uniform", 1)
         assert (told["type"], told["epoch"], told["assignment_epoch"]) == ("consumer", 1, 1)
@@ -182,6 +182,8 @@ def test_group_with_a_member_is_described(call, broker, written):
             assert (row["member"], row["client"], row["host"]) == (owner, "reader", "127.0.0.1")
         assert (first["committed"], first["lag"], first["behind_ms"]) == (5, 0, 0)
         assert (second["committed"], second["end"], second["lag"]) == (None, 3, None)
+        total = call("groups", "describe", "live").stdout.decode().splitlines()[-1]
+        assert total == "Total: lag 0 records in 2 partitions; 1 partition without a commit."
         (one,) = json.loads(call("groups", "describe", "live", "--members", "--json").stdout)[
             "assignments"
         ]

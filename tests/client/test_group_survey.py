@@ -58,11 +58,11 @@ def test_survey_is_the_sum_of_the_groups(bootstrap: str, new_topic: Callable[...
         assert survey.faults == []
         found = {one.listed.group_id: one for one in survey.groups}
         assert list(found) == sorted(found)
-        assert found["survey-one"].total == (3, 30_000, 0)
-        assert found["survey-two"].total == (3, 5_000, 0)
-        assert found["survey-three"].total == (0, 0, 0)
+        assert found["survey-one"].total == (3, 30_000, 0, 0)
+        assert found["survey-two"].total == (3, 5_000, 0, 0)
+        assert found["survey-three"].total == (0, 0, 0, 0)
         four = found["survey-four"]
-        assert four.total == (None, None, 0)
+        assert four.total == (None, None, 2, 2)
         assert four.offsets == {first: None, TopicPartition(topic, 1): None}
         assert four.description is not None
         assert (four.listed.group_type, len(four.description.members)) == ("consumer", 1)
@@ -261,8 +261,8 @@ def test_fault_of_a_group_and_a_lost_partition_hide_no_other_group() -> None:
         fake.faults["g1"] = ErrorCode.GROUP_AUTHORIZATION_FAILED
         survey = admin.survey(NOW_MS)
     first, second, third = survey.groups
-    assert first.total == third.total == (0, 0, 1)
-    assert (second.total, second.description) == ((None, None, 0), None)
+    assert first.total == third.total == (0, 0, 1, 0)
+    assert (second.total, second.description) == ((None, None, 0, 0), None)
     assert "group 'g1'" in str(second.fault)
     (lost,) = survey.faults
     assert "partition t-1 has no leader" in str(lost)
@@ -273,7 +273,7 @@ def test_offsets_of_a_deleted_topic_are_no_fault() -> None:
         fake.topic_error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         survey = admin.survey(NOW_MS)
     assert survey.faults == []
-    assert [one.total for one in survey.groups] == [(None, None, 2)]
+    assert [one.total for one in survey.groups] == [(None, None, 2, 0)]
 
 
 def test_group_that_is_deleted_meanwhile_is_left_out() -> None:
@@ -294,7 +294,7 @@ def test_old_broker_is_asked_about_one_group_at_a_time() -> None:
             return answer
 
         fake.answers[ApiKey.API_VERSIONS] = old
-        assert [one.total for one in admin.survey(NOW_MS).groups] == [(0, 0, 1)] * 2
+        assert [one.total for one in admin.survey(NOW_MS).groups] == [(0, 0, 1, 0)] * 2
 
 
 def test_broker_without_an_answer_is_a_fault() -> None:
