@@ -217,6 +217,7 @@ class ReplicaManager:
         leading: list[Partition] = []
         following: list[Partition] = []
         answers: list[LeaderAndIsrTopicError] = []
+        refused: dict[str, list[TopicPartition]] = {}
         with self._lock:
             settings = {
                 topic.topic_name: self._settings_of(topic.topic_name)
@@ -246,7 +247,7 @@ class ReplicaManager:
                             or (was_refused and at in self._without_space)
                         )
                         if code != ErrorCode.STALE_CONTROLLER_EPOCH and not told:
-                            self._lines.error("cannot start replica %s: %s", at, refusal)
+                            refused.setdefault(str(refusal), []).append(at)
                     errors.append(
                         LeaderAndIsrPartitionError(
                             partition_index=state.partition_index, error_code=code
@@ -260,6 +261,15 @@ class ReplicaManager:
             if self._fetchers is not None:
                 self._fetchers.forget([one.topic_partition for one in leading])
                 self._fetchers.follow(following)
+        for reason, partitions in refused.items():
+            log_partitions(
+                self._lines,
+                logging.ERROR,
+                "cannot start replica %s: %s",
+                partitions,
+                reason,
+                plural="cannot start replicas of %s: %s",
+            )
         self._tell_leadership(leading, following)
         return LeaderAndIsrResponse(error_code=ErrorCode.NONE, topics=answers)
 

@@ -56,7 +56,7 @@ class AbsentReplicas:
                 f"{path} ({DIRECTORY_ID} {uuid_to_text(one)})" for one, path in self.missing.items()
             )
             return (
-                f"it may be in a missing log directory: {places}. Mount its disk, check that it is"
-                " in log.dirs and restart, or delete the topic"
+                f"records may be in a missing log directory: {places}. Mount its disk, check that"
+                " it is in log.dirs and restart, or delete the topic"
             )
         return None

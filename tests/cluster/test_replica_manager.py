@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import logging
 import uuid
 from pathlib import Path
 from types import SimpleNamespace
@@ -363,6 +364,30 @@ def test_disk_that_refuses_takes_the_replica_offline(broker) -> None:
     assert broker.lead(epoch=1) == STORAGE
     with pytest.raises(KafkaStorageError):
         broker.replicas.leader(A0)
+
+
+def test_replicas_that_cannot_start_share_a_line_per_topic_and_reason(broker, caplog) -> None:
+    gone = "records may be in a missing log directory"
+    partitions = [TopicPartition(A0.topic, index) for index in range(5)]
+    broker.logs.lost = {**dict.fromkeys(partitions, gone), partitions[4]: "another reason"}
+    requests = [leader_and_isr(tp, ME, 0, (ME,), ID, new=False, replicas=[ME]) for tp in partitions]
+    request = requests[0]
+    request.topic_states[0].partition_states = [
+        one.topic_states[0].partition_states[0] for one in requests
+    ]
+    with caplog.at_level(logging.DEBUG, logger="plog.cluster.replica_manager"):
+        (answer,) = broker.send(request).topics
+    assert [one.error_code for one in answer.partition_errors] == [STORAGE] * 5
+    lines = {level: [] for level in (logging.ERROR, logging.DEBUG)}
+    for record in caplog.records:
+        lines[record.levelno].append(record.getMessage())
+    assert lines[logging.ERROR] == [
+        f"cannot start replicas of 4 partitions of {A0.topic}: {gone}",
+        f"cannot start replica {A0.topic}-4: another reason",
+    ]
+    assert lines[logging.DEBUG] == [
+        f"cannot start replica {A0.topic}-{index}: {gone}" for index in range(4)
+    ]
 
 
 def test_replica_refused_for_space_is_taken_up_when_there_is_some(broker, caplog) -> None:
