@@ -62,6 +62,25 @@ def run(name: str, arguments: Sequence[str]) -> int:
     return status
 
 
+def run_to_end(name: str, arguments: Sequence[str]) -> int:
+    """Run a script as `run`, also if Ctrl-C or the reader of stdout ends it.
+
+    A reader that has gone is no error: Java's System.out ignores it.
+    """
+    try:
+        return run(name, arguments)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        return 0
+    finally:
+        try:
+            sys.stdout.flush()
+        except BrokenPipeError:
+            # Otherwise the interpreter complains when it flushes stdout at exit.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def main() -> None:
     """Run the script that the command line names, and exit with its status."""
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr)
@@ -69,16 +88,7 @@ def main() -> None:
         handler.setFormatter(LineFormatter("%(levelname)s %(message)s"))
     # As in Java, consumers leave their group and print their totals.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))
-    try:
-        status = run(sys.argv[1], sys.argv[2:])
-        # The reader may have gone before the buffer is flushed.
-        sys.stdout.flush()
-    except KeyboardInterrupt:
-        status = INTERRUPTED
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        status = 1
-    sys.exit(status)
+    sys.exit(run_to_end(sys.argv[1], sys.argv[2:]))
 
 
 if __name__ == "__main__":

@@ -101,7 +101,7 @@ def run(given: Given) -> int:
                 _describe(given, clients, entities)
             else:
                 _alter(given, clients, entities)
-    except _Refused:
+    except (_Refused, BrokenPipeError):
         raise
     except (ClientFault, PlogError, OSError, ValueError) as fault:
         why = (

@@ -58,6 +58,8 @@ def run(given: Given) -> int:
             if not partitions:
                 raise ValueError("Could not match any topic-partitions with the specified filters")
             _print(clients.cluster, dict.fromkeys(partitions, time_ms))
+    except BrokenPipeError:
+        raise
     except OSError as fault:
         sys.stderr.write(f"Error occurred: {fault.filename}: {fault.strerror}\n")
         return 1
