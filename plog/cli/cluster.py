@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from plog.cli.output import (
-    MAX_LISTED,
     bootstrap_option,
     distinct,
     json_option,
@@ -16,14 +15,11 @@ from plog.cli.output import (
     print_rows,
     raise_all,
     say,
+    some_text,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from plog.client.cluster_admin import BrokerOverview, ClusterOverview
-    from plog.types import TopicPartition
-
 BROKER_COLUMNS = ["Broker", "Address", "Rack", "Software", "APIs", "Listeners", "Advertised"]
 FEATURE_COLUMNS = ["Feature", "Lowest", "Highest", "In force"]
 
@@ -134,17 +130,11 @@ def _print(cluster: ClusterOverview, *, show_apis: bool) -> None:
         ("Under-replicated", cluster.under_replicated),
     ):
         if partitions:
-            say(f"{name}: {_some(partitions)}")
+            say(f"{name}: {some_text(partitions)}")
     if cluster.features:
         print_rows([tuple(one) for one in cluster.features], FEATURE_COLUMNS, as_json=False)
     if show_apis:
         _print_apis(cluster)
-
-
-def _some(partitions: Sequence[TopicPartition]) -> str:
-    named = ", ".join(str(at) for at in partitions[:MAX_LISTED])
-    more = len(partitions) - MAX_LISTED
-    return f"{named} and {more} more" if more > 0 else named
 
 
 def _print_apis(cluster: ClusterOverview) -> None:

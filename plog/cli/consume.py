@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from plog.cli.followed_topics import FollowedTopics, NewPartitions
+from plog.cli.followed_topics import FollowedTopics, NewPartitions, led, refuse_unread
 from plog.cli.output import bootstrap_option, is_number, time_ms
 from plog.cli.record_formats import (
     NULL,
@@ -79,7 +79,8 @@ A line feed follows each record, unless TEMPLATE ends with \n or \0.
 @click.option(
     "--exit-at-end",
     is_flag=True,
-    help="Exit at the end instead of waiting for new records, as --until latest.",
+    help="Exit at the end instead of waiting for new records, as --until latest. Exit status 1"
+    " means that a partition without a leader was not read.",
 )
 @click.option(
     "--json",
@@ -239,7 +240,9 @@ def _consume(
         ) as consumer,
     ):
         found = topics.require(cluster, indexes, waits=until is None)
-        assigned = _partitions(consumer, found, indexes)
+        wanted = _partitions(consumer, found, indexes)
+        # To the end, read the partitions that can be read. Otherwise wait for the others.
+        assigned = wanted if until is None else led(cluster, wanted)
         consumer.assign(assigned)
         if start not in STARTS or until is not None:
             for partition, offset in _offsets_at(consumer, assigned, start, "--from").items():
@@ -259,6 +262,7 @@ def _consume(
             for at in ended:
                 del left[at]
             if not left:
+                refuse_unread([at for at in wanted if at not in ends])
                 break
             records = consumer.poll(POLL_MS)
             if any(consumer.position(at) > end for at, end in left.items()):
@@ -303,19 +307,26 @@ def _consume_in_group(
     from plog.client.metadata import Cluster
 
     # A group waits for a missing topic, but here the user has probably mistyped its name.
-    with Cluster(bootstrap) as cluster:
-        topics.require(cluster, (), waits=not exit_at_end)
     ends: dict[TopicPartition, int] = {}
-    with GroupConsumer(
-        bootstrap,
-        group,
-        enable_auto_commit=False,
-        metadata_max_age_ms=int(topics.look_s * 1000),
-        **options,
-    ) as consumer:
+    with (
+        Cluster(bootstrap) as cluster,
+        GroupConsumer(
+            bootstrap,
+            group,
+            enable_auto_commit=False,
+            metadata_max_age_ms=int(topics.look_s * 1000),
+            **options,
+        ) as consumer,
+    ):
+        topics.require(cluster, (), waits=not exit_at_end)
 
         def look_at_ends(come: list[TopicPartition]) -> None:
-            ends.update(consumer.end_offsets(come))
+            cluster.refresh({at.topic for at in come})
+            readable = led(cluster, come)
+            consumer.pause(set(come).difference(readable))
+            for at in come:
+                ends.pop(at, None)
+            ends.update(consumer.end_offsets(readable))
 
         listener = Listener(on_assigned=look_at_ends) if exit_at_end else None
         consumer.subscribe(topics.pattern or topics.names, listener)
@@ -331,7 +342,9 @@ def _consume_in_group(
             if not exit_at_end:
                 continue
             assigned = consumer.assignment()
-            if assigned and all(consumer.position(at) >= ends[at] for at in assigned):
+            readable = [at for at in assigned if at in ends]
+            if assigned and all(consumer.position(at) >= ends[at] for at in readable):
+                refuse_unread([at for at in assigned if at not in ends])
                 break
 
 

@@ -12,11 +12,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from plog.cli.output import say, warn_of_leaderless
+from plog.cli.output import say, some_text, warn_of_leaderless
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from plog.client.consumer import Consumer
     from plog.client.metadata import Cluster
+    from plog.types import TopicPartition
 
 
 class FollowedTopics:
@@ -53,7 +56,7 @@ class FollowedTopics:
 
         Args:
             partitions: those that are read; all if empty.
-            waits: a pattern may match no topic yet.
+            waits: a pattern may match no topic yet, and a partition may have no leader yet.
 
         Raises:
             UnknownTopicOrPartition: a named topic does not exist, or no topic matches.
@@ -68,9 +71,10 @@ class FollowedTopics:
             if not waits:
                 raise UnknownTopicOrPartition(text)
             say(f"plog: {text}; waiting for one", err=True)
+        outcome = "waiting for it" if waits else "not read"
         for name in found:
             if any(part.leader_id < 0 for part in cluster.topics[name].partitions.values()):
-                warn_of_leaderless(cluster, name, partitions)
+                warn_of_leaderless(cluster, name, partitions, outcome=outcome)
         return found
 
     def find(self, cluster: Cluster) -> list[str]:
@@ -87,6 +91,27 @@ class FollowedTopics:
             name
             for name, topic in cluster.topics.items()
             if not topic.is_internal and self.pattern.fullmatch(name)
+        )
+
+
+def led(cluster: Cluster, partitions: Sequence[TopicPartition]) -> list[TopicPartition]:
+    """Return the partitions that have a leader, by the metadata at hand."""
+    return [at for at in partitions if cluster.known_leader(at) is not None]
+
+
+def refuse_unread(unread: Sequence[TopicPartition]) -> None:
+    """Fail if partitions were not read, because they have no leader.
+
+    Raises:
+        click.ClickException: the message names them.
+    """
+    from plog.types import counted
+
+    if unread:
+        was = "was" if len(unread) == 1 else "were"
+        names = some_text(unread)
+        raise click.ClickException(
+            f"{counted(len(unread), 'partition')} without a leader {was} not read: {names}"
         )
 
 

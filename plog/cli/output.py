@@ -224,11 +224,18 @@ def raise_all(faults: Sequence[KafkaError], *, most: int | None = None) -> None:
         raise click.ClickException("\n".join(lines))
 
 
-def warn_of_leaderless(cluster: Cluster, topic: str, partitions: Iterable[int] = ()) -> None:
-    """Warn of partitions without a leader, for which the command is going to wait.
+def warn_of_leaderless(
+    cluster: Cluster,
+    topic: str,
+    partitions: Iterable[int] = (),
+    *,
+    outcome: str = "waiting for it",
+) -> None:
+    """Warn of partitions without a leader, once an election has had its time.
 
     Args:
         partitions: the partitions that the command uses; all of them if empty.
+        outcome: what the command does about such a partition.
     """
     from plog.client.metadata import no_leader
     from plog.types import TopicPartition
@@ -248,9 +255,16 @@ def warn_of_leaderless(cluster: Cluster, topic: str, partitions: Iterable[int] =
             break
         time.sleep(ELECTION_S / 10)
     for index in without[:MOST_NAMED]:
-        say(f"plog: {no_leader(TopicPartition(topic, index))}; waiting for it", err=True)
+        say(f"plog: {no_leader(TopicPartition(topic, index))}; {outcome}", err=True)
     if len(without) > MOST_NAMED:
         say(f"plog: and {len(without) - MOST_NAMED} more of {topic}", err=True)
+
+
+def some_text(names: Sequence[object]) -> str:
+    """Return the first names, and the number of the others."""
+    named = ", ".join(str(name) for name in names[:MAX_LISTED])
+    more = len(names) - MAX_LISTED
+    return f"{named} and {more} more" if more > 0 else named
 
 
 def time_text(timestamp_ms: int) -> str:

@@ -58,8 +58,8 @@ def end(running: subprocess.Popen[bytes]) -> tuple[bytes, str]:
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["consume", "t", "--exit-at-end"],
-        ["consume", "t", "--partition", 1, "--exit-at-end"],
+        ["consume", "t"],
+        ["consume", "t", "--partition", 1],
         ["produce", "t", "--partition", 1],
     ],
 )
@@ -72,6 +72,40 @@ def test_command_says_at_once_what_it_waits_for(damaged, arguments):
     finally:
         running.kill()
         running.communicate()
+
+
+@pytest.mark.parametrize("group", [[], ["--group", "enders"]])
+def test_consume_to_the_end_reads_the_other_partitions(damaged, call, group):
+    where = ["-b", damaged.bootstrap, "--exit-at-end", *group]
+    done = call("consume", "t", *where, "--format", "{partition} {value}", status=1)
+    lines = sorted(set(done.stdout.decode().splitlines()))
+    assert lines == ["0 line", "2 line"]
+    assert done.stderr.decode().splitlines() == [
+        SAYS.replace("waiting for it", "not read"),
+        "plog: 1 partition without a leader was not read: t-1",
+    ]
+
+
+@pytest.mark.parametrize("start", ["-5", "@2001-01-01", "latest"])
+def test_consume_between_two_places_reads_the_other_partitions(damaged, call, start):
+    where = ["-b", damaged.bootstrap, "--from", start, "--until", "latest"]
+    done = call("consume", "t", *where, "--json", status=1)
+    found = {json.loads(line)["partition"] for line in done.stdout.splitlines()}
+    assert found == (set() if start == "latest" else {0, 2})
+    error = json.loads(done.stderr.splitlines()[-1])
+    assert error["message"] == "1 partition without a leader was not read: t-1"
+
+
+def test_consume_to_the_end_of_an_offline_partition_prints_nothing(damaged, call):
+    where = ["-b", damaged.bootstrap, "--partition", 1, "--exit-at-end"]
+    done = call("consume", "t", *where, status=1)
+    assert done.stdout == b""
+    assert done.stderr.endswith(b"was not read: t-1\n")
+
+
+def test_enough_records_need_no_other_partition(damaged, call):
+    where = ["-b", damaged.bootstrap, "--exit-at-end", "--max", 1]
+    assert call("consume", "t", *where).stdout == b"line\n"
 
 
 def test_what_the_client_warns_of_has_the_form_of_everything_else(damaged):
@@ -101,7 +135,11 @@ def test_commands_that_look_show_the_other_partitions(damaged, call):
         admin.commit("lost", {TopicPartition("t", 1): 0, TopicPartition("t", 2): 0})
 
     done = call("groups", "list", *where, status=1)
-    rows = {row["group"]: (row["lag"], row["unknown"]) for row in json.loads(done.stdout)}
+    rows = {
+        row["group"]: (row["lag"], row["unknown"])
+        for row in json.loads(done.stdout)
+        if row["group"] in ("readers", "lost")
+    }
     assert rows == {"readers": (rows["readers"][0], 0), "lost": (rows["lost"][0], 1)}
     assert rows["readers"][0] > rows["lost"][0] > 0
     assert "partition t-1 has no leader" in done.stderr.decode()
