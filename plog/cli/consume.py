@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
     from plog.types import TopicPartition
 
 POLL_MS = 1000
+TERMINATED = 128 + signal.SIGTERM
+"""The exit status that a shell reports for a command ended by SIGTERM."""
 STARTS = ("earliest", "latest")
 TEMPLATES = r"""
 Fields of --format:
@@ -309,6 +313,7 @@ def _consume_in_group(
     # A group waits for a missing topic, but here the user has probably mistyped its name.
     ends: dict[TopicPartition, int] = {}
     with (
+        _ends_by_sigterm(),
         Cluster(bootstrap) as cluster,
         GroupConsumer(
             bootstrap,
@@ -346,6 +351,16 @@ def _consume_in_group(
             if assigned and all(consumer.position(at) >= ends[at] for at in readable):
                 refuse_unread([at for at in assigned if at not in ends])
                 break
+
+
+@contextmanager
+def _ends_by_sigterm() -> Iterator[None]:
+    """Let SIGTERM end the block as Ctrl-C does, so that a member leaves its group."""
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _where(record: ConsumerRecord) -> TopicPartition:

@@ -10,7 +10,7 @@ import pytest
 
 from plog.client.group_admin import GroupAdmin
 
-from .conftest import TIMEOUT_S, command_line, environment
+from .conftest import TIMEOUT_S, as_shells_tell, command_line, environment
 
 
 @pytest.fixture
@@ -54,6 +54,7 @@ def test_two_share_and_leave_when_interrupted(call, filled, broker):
         subprocess.Popen(
             command_line("consume", filled, "--group", filled),
             stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             env=environment(broker.bootstrap),
         )
         for _ in range(2)
@@ -68,9 +69,10 @@ def test_two_share_and_leave_when_interrupted(call, filled, broker):
             assert time.monotonic() < until
             time.sleep(0.1)
         found = []
-        for one in both:
-            one.send_signal(signal.SIGINT)
-            out, _ = one.communicate(timeout=TIMEOUT_S)
+        for one, number in zip(both, (signal.SIGINT, signal.SIGTERM), strict=True):
+            one.send_signal(number)
+            out, errors = one.communicate(timeout=TIMEOUT_S)
+            assert (as_shells_tell(one.returncode), errors.strip()) == (128 + number, b"")
             found += map(int, out.split())
         assert sorted(found) == list(range(20))
         assert admin.describe(filled).state == "Empty"
