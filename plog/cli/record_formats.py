@@ -60,7 +60,7 @@ def template_format(template: str, null: str = NULL) -> Format:
         null: the text for a key, a value or a header's value that is null.
 
     Raises:
-        ValueError: an unknown field or escape, or a single brace.
+        ValueError: no field, an unknown field or escape, or a single brace.
     """
     encoders = _encoders(os.fsencode(null))
     pattern, fields, last = b"", [], b""
@@ -80,6 +80,9 @@ def template_format(template: str, null: str = NULL) -> Format:
         else:
             text = os.fsencode(token[0].replace("{{", "{").replace("}}", "}"))
         pattern += text.replace(b"%", b"%%")
+    if not fields:
+        names = ", ".join(f"{{{name}}}" for name in FIELDS)
+        raise ValueError(f"no field in {template!r}: use {names}")
     if last not in ENDS:
         pattern += b"\n"
     if pattern == b"%b\n" and fields == [encoders["value"]]:

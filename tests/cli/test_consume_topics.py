@@ -77,6 +77,7 @@ def test_missing_topic_among_several_is_an_error(call, topics, group):
         (["t", "--from", "--5"], "'--5' is not earliest, latest, an offset or @TIME"),
         (["t", "--from", "x"], "'x' is not earliest, latest, an offset or @TIME"),
         (["t", "--format", "{k}"], "unknown field {k}: use topic, "),
+        (["t", "--format", "%o %s"], "no field in '%o %s': use {topic}, {partition}, "),
         (["t", "--format", "{key}", "--json"], "--format conflicts with --json"),
         (["t", "--format", "{key}", "--keys"], "--format conflicts with --json"),
     ],

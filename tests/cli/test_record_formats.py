@@ -29,9 +29,8 @@ HEADERS = b"h=1,h=null,="
         (r"{key}\n", b"k\xff\n", b"null\n"),
         (r"{key}\0", b"k\xff\0", b"null\0"),
         (r"{key}\n\t", b"k\xff\n\t\n", b"null\n\t\n"),
-        (r"\x1f\\n100%{{}}%b", b"\x1f\\n100%{}%b\n", b"\x1f\\n100%{}%b\n"),
-        ("\udcff\u00fc", b"\xff\xc3\xbc\n", b"\xff\xc3\xbc\n"),
-        ("", b"\n", b"\n"),
+        (r"{offset}\x1f\\n100%{{}}%b", b"41\x1f\\n100%{}%b\n", b"0\x1f\\n100%{}%b\n"),
+        ("{offset}\udcff\u00fc", b"41\xff\xc3\xbc\n", b"0\xff\xc3\xbc\n"),
     ],
 )
 def test_template_prints(template, full, empty):
@@ -64,6 +63,9 @@ def test_null_has_the_given_text():
         (r"{key}\q", r"unknown escape \\q: use"),
         ("{key}\\", r"unknown escape \\: use"),
         (r"\x1", r"unknown escape \\x: use"),
+        ("%o %s", r"no field in '%o %s': use \{topic\}, .*, \{value_size\}"),
+        (r"{{key}}\n", r"no field in '\{\{key"),
+        ("", "no field in ''"),
     ],
 )
 def test_wrong_template_is_refused(template, fault):
