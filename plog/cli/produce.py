@@ -296,6 +296,8 @@ def _place(source: IO[bytes]) -> str:
 def _require_topic(bootstrap: str, topic: str) -> int:
     """Wait a moment until the topic exists; the broker may create it. Return its partitions.
 
+    Says so if the broker creates it, since its name may be a typing error.
+
     The producer itself would wait a minute, silently.
 
     Raises:
@@ -306,9 +308,13 @@ def _require_topic(bootstrap: str, topic: str) -> int:
 
     deadline = time.monotonic() + ELECTION_S
     with Cluster(bootstrap) as cluster:
+        cluster.refresh([topic])
+        is_missing = topic not in cluster.topics and topic not in cluster.errors
         while time.monotonic() < deadline:
             cluster.refresh([topic], create=True)
             if topic in cluster.topics:
+                if is_missing:
+                    say(f"Created topic {topic}.", err=True)
                 break
             if topic in cluster.errors:
                 return MAX_PARTITIONS  # the producer reports a refused name

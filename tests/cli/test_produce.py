@@ -7,6 +7,7 @@ import json
 import pytest
 
 from plog.client.partitioner import partition_for_key
+from tests.servers import BrokerProcess
 
 from .conftest import Run
 
@@ -112,3 +113,15 @@ def test_record_that_the_broker_finds_too_large_is_named(call, topic):
     done = call("produce", topic, stdin=b"small\n" + b"x" * (40 << 20) + b"\n", status=1)
     assert done.stderr.startswith(b"plog: line 2: record of 419")
     assert done.stderr.endswith(b"(wrote 1 record before it)\n")
+
+
+def test_topic_that_the_broker_creates_is_named(call, tmp_path):
+    with BrokerProcess(tmp_path, overrides={"num.partitions": 2}) as creating:
+        where = ["-b", creating.bootstrap]
+        lines = b'{"value": "a", "partition": 1}\n' * 2
+        done = call("produce", "typo", *where, "--input", "json", stdin=lines)
+        assert done.stderr.decode() == "Created topic typo.\nWrote 2 records to typo.\n"
+        assert call("produce", "typo", *where, stdin=b"a\n").stderr == b"Wrote 1 record to typo.\n"
+        assert call("produce", "none", *where).stderr == b"Wrote 0 records to none.\n"
+        done = call("produce", "a/b", *where, stdin=b"a\n", status=1)
+        assert b"Created" not in done.stderr
