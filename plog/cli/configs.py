@@ -79,7 +79,7 @@ def describe(
             value = "(secret)" if entry.sensitive and not as_json else entry.value
             row = [name, entry.name, value, entry.source, entry.read_only, entry.documentation]
             rows.append(list(row[shown]))
-    if found:
+    if found or (as_json and len(names) > 1):
         print_rows(rows, columns[shown], as_json=as_json)
     raise_all(faults)
 

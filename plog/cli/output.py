@@ -6,7 +6,7 @@ import json
 import re
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -116,6 +116,15 @@ def print_objects(objects: Sequence[Any], *, several: bool) -> None:
         print_json(objects)
     elif objects:
         print_json(objects[0])
+
+
+def print_found(rows: Sequence[Any], found: Collection[Any], *, several: bool) -> None:
+    """Print the JSON list of rows of the names that were found.
+
+    One name that is not found prints nothing, as with `print_objects`.
+    """
+    if found or several:
+        print_json(rows)
 
 
 def say(text: str, *, err: bool = False) -> None:

@@ -14,7 +14,7 @@ from plog.cli.output import (
     each,
     json_option,
     print_columns,
-    print_json,
+    print_found,
     print_objects,
     print_rows,
     raise_all,
@@ -205,7 +205,7 @@ def offsets(topics: tuple[str, ...], bootstrap: str, as_json: bool, moment: str 
             row["timestamp"] = None if timestamp < 0 else timestamp
         rows.append(row)
     if as_json:
-        print_json(rows)
+        print_found(rows, found, several=len(topics) > 1)
     elif rows:
         cells = [[*row.values()] for row in rows]
         if time is not None:

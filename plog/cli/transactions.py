@@ -18,6 +18,7 @@ from plog.cli.output import (
     each,
     execute_option,
     json_option,
+    print_found,
     print_json,
     print_objects,
     print_rows,
@@ -245,7 +246,7 @@ def producers(topics: tuple[str, ...], bootstrap: str, as_json: bool) -> None:
         for one in some
     ]
     if as_json:
-        print_json(rows)
+        print_found(rows, found, several=len(topics) > 1)
     elif rows or not (faults or answer.faults):
         _print_table(rows, PRODUCER_COLUMNS)
     faults += [fault for _, fault in sorted(answer.faults.items())]

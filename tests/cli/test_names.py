@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import click
+import pytest
 
 from plog.cli import plog
 from plog.client.producer import Producer
@@ -83,3 +84,24 @@ def test_producers_of_several_topics_are_listed(call, broker, topic):
 def error_of(done) -> str:
     (line,) = done.stderr.decode().splitlines()
     return line
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "topics describe",
+        "topics offsets",
+        "topics delete --yes",
+        "configs describe topic",
+        "groups describe",
+        "transactions describe",
+        "transactions producers",
+    ],
+)
+def test_json_of_missing_names_has_one_rule(call, command):
+    """One name gives only the error; several give the list of those that exist."""
+    one = call(*command.split(), "nosuch", "--json", status=1)
+    assert (one.stdout, len(one.stderr.splitlines())) == (b"", 1)
+    two = call(*command.split(), "nosuch", "neither", "--json", status=1)
+    assert json.loads(two.stdout) == []
+    assert b"neither" in two.stderr
