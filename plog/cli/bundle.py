@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -65,9 +67,11 @@ def command(
     Run it as root, or as the broker's user. Read the file before you pass it on: it has the names
     of hosts, topics, groups and clients.
     """
-    from plog.ops.bundle import Source, collect, default_name, refuse_existing
+    from plog.ops.bundle import BundleError, Source, collect, refuse_existing, unused_path
 
-    path = output / default_name() if output.is_dir() else output
+    if properties is not None and not os.path.exists(properties):
+        raise BundleError(f"{properties}: {os.strerror(errno.ENOENT)}")
+    path = unused_path(output) if output.is_dir() else output
     refuse_existing(path)
     bundle = collect(Source(properties, overrides, environment, bootstrap, log, log_lines))
     bundle.write(path)

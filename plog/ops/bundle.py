@@ -136,6 +136,16 @@ def default_name() -> str:
     return f"plog-bundle-{host}-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}.tar.gz"
 
 
+def unused_path(directory: Path) -> Path:
+    """Return the path of a new bundle; a number follows the time if another bundle has it."""
+    name = default_name()
+    stem, number, path = name.removesuffix(".tar.gz"), 1, directory / name
+    while os.path.lexists(path):
+        number += 1
+        path = directory / f"{stem}-{number}.tar.gz"
+    return path
+
+
 def collect(source: Source) -> Bundle:
     """Collect all parts; secrets are masked in each."""
     masker = Masker()

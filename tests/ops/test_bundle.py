@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from plog.cli import main
 from plog.client.admin import Admin
-from plog.ops.bundle import Bundle, BundleError, Source, collect, default_name
+from plog.ops.bundle import Bundle, BundleError, Source, collect, default_name, unused_path
 from plog.ops.page_address import page_from
 from plog.ops.secrets import HIDDEN, Masker
 from tests.ops.test_doctor import unit  # noqa: F401 - a fixture
@@ -271,6 +272,30 @@ def test_bundle_never_overwrites_and_is_for_its_owner_only(tmp_path: Path) -> No
     assert path.read_bytes() == before
     with pytest.raises(BundleError, match="No such file or directory"):
         Bundle("now").write(tmp_path / "none" / "b.tar.gz")
+
+
+def test_two_bundles_of_one_second_have_two_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("time.strftime", lambda *_: "20130704T120000Z")
+    bundle = Bundle("2013-07-04T12:00:00Z")
+    paths = [unused_path(tmp_path)]
+    bundle.write(paths[0])
+    paths.append(unused_path(tmp_path))
+    bundle.write(paths[1])
+    assert paths[0].name.endswith("-20130704T120000Z.tar.gz")
+    assert paths[1].name.endswith("-20130704T120000Z-2.tar.gz")
+    assert unused_path(tmp_path).name.endswith("-20130704T120000Z-3.tar.gz")
+
+
+def test_bundle_of_a_mistyped_file_is_an_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["bundle", str(tmp_path / "typo.properties"), "--output", str(tmp_path)])
+    error = f"plog: {tmp_path}/typo.properties: No such file or directory\n"
+    assert (ended.value.code, capsys.readouterr().err) == (1, error)
+    assert os.listdir(tmp_path) == []
 
 
 @pytest.mark.parametrize(
