@@ -40,6 +40,7 @@ SPELLINGS = {
     "--reader-property": "--property",
     "--consumer-config": "--consumer.config",
     "--producer-config": "--producer.config",
+    "--whitelist": "--include",
 }
 """Other names of the same options."""
 REPEATING = ("--producer-props",)
@@ -67,8 +68,6 @@ CONSUME = {
     "--property print.offset=true": "--offsets",
     "--property print.headers=true": "--headers",
     "--property null.literal=TEXT": "--null TEXT",
-    "--include REGEX": "--pattern REGEX",
-    "--whitelist REGEX": "--pattern REGEX",
     "--consumer-property group.id=GROUP": "--group GROUP",
     "--consumer-property isolation.level=LEVEL": "--isolation-level LEVEL",
     "--consumer-property auto.offset.reset=START": "--from START",
@@ -96,7 +95,9 @@ PRODUCE = {
     "--property null.marker=TEXT": "--null TEXT",
     "--property key.separator=SEPARATOR": "--key-separator SEPARATOR",
     "--compression-codec CODEC": "--compression CODEC",
+    "--request-required-acks -1": "--acks all",
     "--request-required-acks ACKS": "--acks ACKS",
+    "--producer-property acks=-1": "--acks all",
     "--producer-property acks=ACKS": "--acks ACKS",
     "--producer-property compression.type=CODEC": "--compression CODEC",
     "--producer-property linger.ms=MS": "--linger-ms MS",
@@ -173,6 +174,7 @@ TOOLS = (
         ("consume",),
         (
             Action("C", "", "consume TOPIC..."),
+            Action("", "--include REGEX", "consume --pattern REGEX"),
             Action("", "", "consume TOPIC..."),
         ),
         CONSUME,
@@ -204,6 +206,7 @@ TOOLS = (
             Action("delete-offsets", "", "groups delete-offsets GROUP"),
             Action("reset-offsets", "--execute", "groups reset GROUP --execute"),
             Action("reset-offsets", "", "groups reset GROUP --dry-run"),
+            Action("reset", "--reset-offsets", "groups reset GROUP"),
             Action("reset", "", "groups reset GROUP"),
             Action("", "--group GROUP", "groups describe GROUP..."),
             Action("", "", "groups list"),
@@ -245,6 +248,8 @@ TOOLS = (
             "--time -1": "--at latest",
             "--time -2": "--at earliest",
             "--time -3": "--at max-timestamp",
+            "--time -4": "--at earliest",
+            "--time -5": "--at TIME",
             "--time TIME": "--at TIME",
         },
     ),
@@ -315,6 +320,7 @@ TOOLS = (
             "--num-records N": "",
             "--throughput RATE": "",
             "--producer-props bootstrap.servers=ADDRESS": "--bootstrap-server ADDRESS",
+            "--producer-props acks=-1": "--acks all",
             "--producer-props acks=ACKS": "--acks ACKS",
             "--producer-props compression.type=CODEC": "--compression CODEC",
             "--producer-props batch.size=BYTES": "--batch-size BYTES",
@@ -342,6 +348,7 @@ TOOLS = (
             "-X isolation.level=LEVEL": "--isolation-level LEVEL",
             "-X group.id=GROUP": "--group GROUP",
             "-X bootstrap.servers=ADDRESS": "-b ADDRESS",
+            "-X acks=-1": "--acks all",
             "-X acks=ACKS": "--acks ACKS",
             "-G GROUP": "GROUP",
             "-v": "",
@@ -349,6 +356,12 @@ TOOLS = (
         },
     ),
 )
+
+OPTIONS_WITHOUT_COUNTERPART = {
+    "--formatter": "--json and --format print records in other forms",
+    "--line-reader": "--input json reads records in another form",
+}
+"""Options that no command of plog has, and what to use."""
 
 WITHOUT_COUNTERPART = {
     "acls": "plog has no access control yet",

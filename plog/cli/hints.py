@@ -13,12 +13,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import cached_property
-from typing import NamedTuple
 
 import click
 
 from plog.cli.foreign_words import (
     CONNECTION,
+    OPTIONS_WITHOUT_COUNTERPART,
     REPEATING,
     SPELLINGS,
     TOOLS,
@@ -26,13 +26,11 @@ from plog.cli.foreign_words import (
     Action,
     Tool,
 )
+from plog.cli.rule_options import PLACEHOLDER, Given, Option, is_option, options_of
 
 CLOSE = 0.7
 """How alike a misspelt word and the right one are at least; 1 means equal."""
-PLACEHOLDER = re.compile(r"[A-Z]{2,}|(?<![A-Za-z-])N(?![A-Za-z])")
 PREFIX, SUFFIXES = "kafka-", (".sh", ".bat")
-BRACKETED = re.compile(r",(?![^\[]*\])")
-"""A comma between items; those in [brackets] belong to one item."""
 HELP = ("--help", "-h")
 
 
@@ -55,13 +53,17 @@ def hint(root: click.Group, words: Sequence[str]) -> str | None:
         _, count = _command(root, rest[1:])
         if count == len(rest) - 1:
             return f"did you mean: {shell_line(['plog', *rest[1:], '--help'])}"
+    if (line := _line(root, rest)) is not None:
+        for given in line.given:
+            if reason := OPTIONS_WITHOUT_COUNTERPART.get(given.name):
+                return f"plog has no option for {given.name}: {reason}"
     readings = [translated, respelt]
     if wants_help and not any(word.startswith("-") for word in rest):
         readings.reverse()  # `topic describe --help` is about that command, without a topic
     for suggestion in (read(root, rest) for read in readings):
         if suggestion is None or suggestion == rest:
             continue
-        if _is_accepted(root, suggestion, wants_help=wants_help):
+        if _is_accepted(root, suggestion, given=rest, wants_help=wants_help):
             return f"did you mean: {shell_line(['plog', *suggestion, *asked[:1]])}"
     return None
 
@@ -78,47 +80,6 @@ def _escaped(word: str) -> str:
 
 
 # -- Kafka's words
-
-
-class Given(NamedTuple):
-    """An option that the user has given, and its value."""
-
-    name: str
-    value: str | None
-
-
-class Option(NamedTuple):
-    """A rule's option: its name, and what its value has to look like."""
-
-    name: str
-    value: str
-
-    def match(self, given: Given) -> dict[str, list[str]] | None:
-        """Return the user's words by placeholder, or None if the option is another."""
-        if given.name != self.name or bool(self.value) != (given.value is not None):
-            return None
-        first, comma, second = self.value.partition(",")
-        if comma and first == second:
-            items = BRACKETED.split(given.value or "")
-            return {first: [item.replace("[", "").replace("]", "") for item in items]}
-        names = PLACEHOLDER.findall(self.value)
-        literals = [re.escape(part) for part in PLACEHOLDER.split(self.value)]
-        pattern = "(.+?)".join(literals)
-        found = re.fullmatch(pattern, given.value or "", re.DOTALL)
-        if found is None:
-            return None
-        return {name: [word] for name, word in zip(names, found.groups(), strict=True)}
-
-
-def options_of(text: str) -> list[Option]:
-    """Read the options of a rule: `--name`, `--name VALUE`, or several of them."""
-    read: list[Option] = []
-    for word in text.split():
-        if word.startswith("-"):
-            read.append(Option(word, ""))
-        else:
-            read[-1] = read[-1]._replace(value=word)
-    return read
 
 
 @dataclass
@@ -144,16 +105,21 @@ class Line:
 
 def translated(root: click.Group, words: Sequence[str]) -> list[str] | None:
     """Return plog's command for a command line in the words of Kafka or kcat."""
+    line = _line(root, words)
+    action = None if line is None else _action(line)
+    if line is None or action is None:
+        return None
+    return _compose(root, line, action.command.split(" "))
+
+
+def _line(root: click.Group, words: Sequence[str]) -> Line | None:
+    """Read a command line by the rules of the tool that it names; None without such a tool."""
     found = _tool(words)
     if found is None:
         return None
-    tool, rest = found
-    line = Line(tool)
-    _read(root, line, rest)
-    action = _action(line)
-    if action is None:
-        return None
-    return _compose(root, line, action.command.split(" "))
+    line = Line(found[0])
+    _read(root, line, found[1])
+    return line
 
 
 def _tool_name(word: str) -> str:
@@ -180,7 +146,7 @@ def _tool(words: Sequence[str]) -> tuple[Tool, list[str]] | None:
 
 def _read(root: click.Group, line: Line, words: Sequence[str]) -> None:
     """Divide words into options with their values, and others."""
-    takes: dict[str, set[bool]] = {}
+    takes = {name: {True} for name in OPTIONS_WITHOUT_COUNTERPART}
     for action in line.tool.actions:
         if action.word:
             takes.setdefault(f"--{action.word}", set()).add(False)
@@ -197,7 +163,7 @@ def _read(root: click.Group, line: Line, words: Sequence[str]) -> None:
     rest = list(words)
     while rest:
         word = rest.pop(0)
-        if word == "-" or not word.startswith("-"):
+        if not is_option(word):
             if line.given and line.given[-1].name in REPEATING:
                 line.given.append(Given(line.given[-1].name, word))
             else:
@@ -209,7 +175,7 @@ def _read(root: click.Group, line: Line, words: Sequence[str]) -> None:
             name = close[0]
         kinds = takes.get(name, {False})
         if value is None and True in kinds and rest:
-            if kinds == {True} or not rest[0].startswith("-"):
+            if kinds == {True} or not is_option(rest[0]):
                 value = rest.pop(0)
         elif value is not None and kinds == {False} and not word.startswith("--"):
             rest.insert(0, f"-{value}")  # -eq is -e -q
@@ -233,6 +199,7 @@ def _action(line: Line) -> Action | None:
     chosen = ""
     if line.words and line.words[0] in words:
         chosen = line.words.pop(0)
+        line.given = [one for one in line.given if one.name != f"--{chosen}"]
     else:
         for given in line.given:
             if given.name.lstrip("-") in words:
@@ -296,6 +263,8 @@ def _compose(root: click.Group, line: Line, template: Sequence[str]) -> list[str
     for word in template:
         name = word.rstrip("?.")
         if not PLACEHOLDER.fullmatch(name):
+            if any(len(line.bound.get(part, [])) > 1 for part in PLACEHOLDER.findall(word)):
+                return None
             composed.append(_filled(word, line.bound))
             continue
         if name not in line.bound and rest:
@@ -367,8 +336,13 @@ def respelt(root: click.Group, words: Sequence[str]) -> list[str] | None:
     return right
 
 
-def _is_accepted(root: click.Group, words: Sequence[str], *, wants_help: bool) -> bool:
-    """Return whether plog accepts a command line; values are checked once it runs.
+def _is_accepted(
+    root: click.Group, words: Sequence[str], *, given: Sequence[str] = (), wants_help: bool
+) -> bool:
+    """Return whether click accepts a command line, with its values.
+
+    A file may be missing. A suggestion may have placeholders: words in capitals that the user has
+    not given.
 
     Args:
         words: without options that ask for help.
@@ -382,8 +356,10 @@ def _is_accepted(root: click.Group, words: Sequence[str], *, wants_help: bool) -
         command.make_context(command.name, list(words[count:]), help_option_names=[])
     except click.MissingParameter:
         return wants_help
-    except click.BadParameter:
-        return True
+    except click.BadParameter as fault:
+        if isinstance(getattr(fault.param, "type", None), click.File | click.Path):
+            return True
+        return any(PLACEHOLDER.search(word) for word in words if given and word not in given)
     except click.UsageError:
         return False
     return True

@@ -10,11 +10,13 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
 
 from plog.cli import plog
-from plog.cli.foreign_words import TOOLS, WITHOUT_COUNTERPART
-from plog.cli.hints import PLACEHOLDER, hint, translated
+from plog.cli.foreign_words import TOOLS, WITHOUT_COUNTERPART, Tool
+from plog.cli.hints import hint, translated
+from plog.cli.rule_options import PLACEHOLDER
 from plog.client.producer import Producer
 from plog.types import TopicPartition
 from tests.cli.conftest import ROOT, environment
@@ -164,6 +166,21 @@ def test_command_of_the_page_succeeds(call, command: str) -> None:
         ("produce --topic x --header 'a b=c d'", "produce x --header 'a b=c d'"),
         ("produce --topic x --reader-property parse.key=true", r"produce x --key-separator $'\t'"),
         ("topics topic x --topic x", None),
+        ("consume --include 'f.*'", "consume --pattern 'f.*'"),
+        ("consume --whitelist 'f.*' -e", "consume --pattern 'f.*' --exit-at-end"),
+        ("kafka-console-consumer --whitelist 'f.*'", "consume --pattern 'f.*' --from latest"),
+        ("consume flights --include 'f.*'", None),
+        ("kafka-get-offsets.sh --topic x --time -2", "topics offsets x --at earliest"),
+        ("kafka-get-offsets.sh --topic x --time=-3", "topics offsets x --at max-timestamp"),
+        ("kafka-get-offsets.sh --topic x --time -4", "topics offsets x --at earliest"),
+        ("kafka-get-offsets.sh --topic x --time -5", "topics offsets x --at TIME"),
+        ("kafka-console-producer --topic x --request-required-acks -1", "produce x --acks all"),
+        ("kafka-console-producer --topic x --producer-property acks=-1", "produce x --acks all"),
+        ("kafka-console-producer --topic x --request-required-acks 2", None),
+        ("kcat -P -t x -X acks=-1", "produce x --acks all"),
+        ("groups reset --reset-offsets", "groups reset GROUP"),
+        ("groups reset g --reset-offsets --to-latest", "groups reset g --to-latest"),
+        ("groups describe g --describe", "groups describe g"),
         # Misspelt.
         ("topcs list", "topics list"),
         ("topics lst --internl", "topics list --internal"),
@@ -199,6 +216,63 @@ def test_wrong_words_get_a_hint_with_the_users_own(given: str, meant: str | None
     expected = None if meant is None else f"{MEANS}plog {meant}"
     assert hint(plog, shlex.split(given)) == expected
     assert capfd.readouterr().out == ""
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ("consume flights --formatter x", "--formatter: --json and --format print records"),
+        ("kafka-console-consumer --topic x --formatter=x", "--formatter: --json and --format"),
+        ("kafka-console-producer --topic x --line-reader x", "--line-reader: --input json"),
+    ],
+)
+def test_option_without_counterpart_is_named_with_the_reason(given: str, text: str) -> None:
+    line = hint(plog, shlex.split(given))
+    assert line is not None
+    assert line.startswith(f"plog has no option for {text}")
+
+
+def examples(tool: Tool) -> Iterator[list[str]]:
+    """Yield command lines with each action of a tool, and with each of its options."""
+    first = tool.names[0].split()
+    actions = [
+        [*first, *([f"--{action.word}"] if action.word else []), *action.needs.split()]
+        for action in tool.actions
+    ]
+    yield from actions
+    for option in tool.options:
+        # The first action that has a place for the option.
+        lines = [[*words, *option.split()] for words in actions]
+        yield next((line for line in lines if hint(plog, line)), lines[0])
+
+
+def is_accepted(words: list[str]) -> bool:
+    """Return whether click accepts a command line with its values; a file may be missing."""
+    command, rest = plog, words
+    while isinstance(command, click.Group):
+        command, rest = command.get_command(click.Context(command), rest[0]), rest[1:]
+    try:
+        command.make_context(command.name, rest)
+    except click.BadParameter as fault:
+        return isinstance(fault.param.type, click.File | click.Path)
+    except click.UsageError:
+        return False
+    return True
+
+
+def test_every_rule_gives_a_command_that_click_accepts_or_placeholders():
+    hints = 0
+    for words in (words for tool in TOOLS for words in examples(tool)):
+        for number in ("-1", "7"):  # a value for each placeholder
+            given = [PLACEHOLDER.sub(number, word) for word in words]
+            line = hint(plog, given)
+            if line is None or not line.startswith(MEANS):
+                continue
+            hints += 1
+            suggestion = as_words(line.removeprefix(MEANS))[1:]
+            assert is_accepted(suggestion) or PLACEHOLDER.search(line), (given, line)
+            assert not ("--pattern" in suggestion and "TOPIC" in suggestion), given
+    assert hints > 200
 
 
 def test_every_action_leads_to_a_command_of_plog():
