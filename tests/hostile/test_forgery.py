@@ -203,14 +203,14 @@ def metrics_lines(address: str) -> list[str]:
 
 def command_lines(broker: BrokerProcess, metrics: str) -> Iterator[str]:
     """Yield what commands print of what the sweep has left behind."""
-    for argument in ("transactions", "groups"):
-        listed = json.loads(run(broker, argument, "list", "--json"))
+    for argument, *options in (("transactions", "--all"), ("groups",)):
+        listed = json.loads(run(broker, argument, "list", *options, "--json"))
         names = [next(iter(one.values())) for one in listed]
         hostile = [name for name in names if name.startswith(MARK)]
         assert hostile, argument
         assert all(name.endswith(HOSTILE) for name in hostile), argument
-        yield from run(broker, argument, "list").splitlines_()
-        yield from run(broker, argument, "list", "--json").splitlines_()
+        yield from run(broker, argument, "list", *options).splitlines_()
+        yield from run(broker, argument, "list", *options, "--json").splitlines_()
         yield from run(broker, argument, "describe", hostile[0]).splitlines_()
     for words in (
         ("transactions", "describe", f"no {MARK}{HOSTILE}"),
