@@ -1,7 +1,8 @@
 """The words of Kafka's scripts and of kcat, and plog's words for them: data, which `hints` reads.
 
 Words in capitals stand for the user's: `--topic TOPIC` means a value that plog's command repeats
-where it says TOPIC. `TOPIC,TOPIC` is a list of them. An option maps to plog's options; to nothing
+where it says TOPIC. `TOPIC,TOPIC` is a list of them. FORMAT is a format of kcat, which becomes a
+template of plog. An option maps to plog's options; to nothing
 if plog's command does not need it; to `NAME=word` if it only determines the word for NAME. An
 option that both have, spelt alike, needs no line.
 """
@@ -85,12 +86,15 @@ CONSUME = {
     "-u": "",
     "-p PARTITION": "--partition PARTITION",
     "-J": "--json",
+    "-f FORMAT": "--format FORMAT",
     "-g GROUP": "--group GROUP",
 }
 
 PRODUCE = {
     "--topic TOPIC": "TOPIC",
     "--property parse.key=false": "",
+    "--property parse.headers=true": "--header-separator \\t",
+    "--property headers.delimiter=SEPARATOR": "--header-separator SEPARATOR",
     "--property ignore.error=true": "--missing-key null",
     "--property null.marker=TEXT": "--null TEXT",
     "--property key.separator=SEPARATOR": "--key-separator SEPARATOR",
@@ -141,6 +145,7 @@ TOOLS = (
             Action("alter", "--config CHANGE", "configs set topic TOPIC CHANGE..."),
             Action("alter", "--delete-config KEY", "configs reset topic TOPIC KEY..."),
             Action("add-partitions", "-n N", "topics add-partitions TOPIC N"),
+            Action("add-partitions", "--partitions N", "topics add-partitions TOPIC N"),
             Action("delete", "", "topics delete TOPIC..."),
             Action("delete-records", "", "topics delete-records TOPIC PARTITION OFFSET"),
             Action("consume", "", "consume TOPIC..."),
@@ -226,10 +231,12 @@ TOOLS = (
             "--entity-type topics": "KIND=topic",
             "--entity-type brokers": "KIND=broker",
             "--entity-type groups": "KIND=group",
+            "--entity-type broker-loggers": "KIND=broker-logger",
             "--entity-name NAME": "NAME",
             "--entity-default": "NAME=default",
             "--topic NAME": "KIND=topic NAME",
             "--broker NAME": "KIND=broker NAME",
+            "--broker-logger NAME": "KIND=broker-logger NAME",
             "--broker-defaults": "KIND=broker NAME=default",
             "--group NAME": "KIND=group NAME",
         },
@@ -254,8 +261,13 @@ TOOLS = (
         },
     ),
     Tool(
-        ("cluster",),
-        (Action("cluster-id", "", "cluster"), Action("", "", "cluster")),
+        ("cluster", "broker", "brokers"),
+        (
+            Action("cluster-id", "", "cluster"),
+            Action("list", "", "cluster"),
+            Action("describe", "", "cluster"),
+            Action("", "", "cluster"),
+        ),
         {},
     ),
     Tool(
@@ -265,8 +277,16 @@ TOOLS = (
     ),
     Tool(
         ("log-dirs",),
-        (Action("describe", "--topic-list TOPIC", "topics describe TOPIC"),),
+        (
+            Action("describe", "--topic-list TOPIC,TOPIC", "topics describe TOPIC..."),
+            Action("describe", "", "topics describe TOPIC..."),
+        ),
         {"--broker-list BROKER": ""},
+    ),
+    Tool(
+        ("server-start",),
+        (Action("", "", "server FILE"),),
+        {"-daemon": ""},
     ),
     Tool(
         ("transactions", "transaction"),
@@ -336,6 +356,10 @@ TOOLS = (
         (
             Action("L", "-t TOPIC", "topics describe TOPIC"),
             Action("L", "", "topics list"),
+            Action("Q", "-t TOPIC:PARTITION:-2", "topics offsets TOPIC:PARTITION --at earliest"),
+            Action("Q", "-t TOPIC:PARTITION:-1", "topics offsets TOPIC:PARTITION --at latest"),
+            Action("Q", "-t TOPIC:PARTITION:TIME", "topics offsets TOPIC:PARTITION --at TIME"),
+            Action("Q", "", "topics offsets TOPIC:PARTITION --at TIME"),
             Action("P", "", "produce TOPIC SOURCE?"),
             Action("G", "", "consume TOPIC... --group GROUP"),
             Action("C", "", "consume TOPIC..."),
@@ -359,9 +383,18 @@ TOOLS = (
 
 OPTIONS_WITHOUT_COUNTERPART = {
     "--formatter": "--json and --format print records in other forms",
+    "--by-duration": "--to-datetime resets to a time",
     "--line-reader": "--input json reads records in another form",
 }
 """Options that no command of plog has, and what to use."""
+
+OWN_OPTIONS_WITHOUT_COUNTERPART = {
+    ("top", "--bootstrap-server"): "it reads the broker's metrics page, which --metrics names",
+    ("top", "-b"): "it reads the broker's metrics page, which --metrics names",
+    ("health", "--bootstrap-server"): "it reads the broker's address from PROPERTIES",
+    ("health", "-b"): "it reads the broker's address from PROPERTIES",
+}
+"""Options that most commands of plog have, and the reason why one has not."""
 
 WITHOUT_COUNTERPART = {
     "acls": "plog has no access control yet",

@@ -19,6 +19,7 @@ import click
 from plog.cli.foreign_words import (
     CONNECTION,
     OPTIONS_WITHOUT_COUNTERPART,
+    OWN_OPTIONS_WITHOUT_COUNTERPART,
     REPEATING,
     SPELLINGS,
     TOOLS,
@@ -46,13 +47,16 @@ def hint(root: click.Group, words: Sequence[str]) -> str | None:
     wants_help = bool(asked)
     if "--" in words or not rest or _is_accepted(root, rest, wants_help=wants_help):
         return None
-    name = _tool_name(rest[0])
-    if name in WITHOUT_COUNTERPART:
-        return f"plog has no command for {PREFIX}{name}: {WITHOUT_COUNTERPART[name]}"
-    if rest[0] == "help":
-        _, count = _command(root, rest[1:])
-        if count == len(rest) - 1:
-            return f"did you mean: {shell_line(['plog', *rest[1:], '--help'])}"
+    for name in (_tool_name(rest[0]), f"{rest[0]}s"):
+        if name in WITHOUT_COUNTERPART:
+            return f"plog has no command for {PREFIX}{name}: {WITHOUT_COUNTERPART[name]}"
+    for word in rest:
+        name = word.partition("=")[0]
+        if reason := OWN_OPTIONS_WITHOUT_COUNTERPART.get((rest[0], name)):
+            return f"plog {rest[0]} has no option {name}: {reason}"
+    for path in (rest[1:] if rest[0] == "help" else rest, rest[:-1]):
+        if "help" in rest and _command(root, path)[1] == len(path) == len(rest) - 1:
+            return f"did you mean: {shell_line(['plog', *path, '--help'])}"
     if (line := _line(root, rest)) is not None:
         for given in line.given:
             if reason := OPTIONS_WITHOUT_COUNTERPART.get(given.name):
@@ -133,7 +137,7 @@ def _tool(words: Sequence[str]) -> tuple[Tool, list[str]] | None:
     """Return the tool that the first words name, and the others."""
     if words[0].startswith("-"):
         # kcat's options without its name: at least its mode or a topic is there.
-        if not any(re.match(r"-[LCPGt]", word) for word in words):
+        if not any(re.match(r"-[LCPGQt]", word) for word in words):
             return None
         return TOOLS[-1], list(words)
     for count in (2, 1):

@@ -12,6 +12,34 @@ PLACEHOLDER = re.compile(r"[A-Z]{2,}|(?<![A-Za-z-])N(?![A-Za-z])")
 BRACKETED = re.compile(r",(?![^\[]*\])")
 """A comma between items; those in [brackets] belong to one item."""
 
+KCAT_FIELDS = {
+    "t": "{topic}",
+    "p": "{partition}",
+    "o": "{offset}",
+    "k": "{key}",
+    "s": "{value}",
+    "h": "{headers}",
+    "T": "{timestamp}",
+    "K": "{key_size}",
+    "S": "{value_size}",
+    "%": "%",
+}
+"""The fields of kcat's formats, and those of plog's templates."""
+
+
+def template_of(form: str) -> str | None:
+    """Return plog's template for a format of kcat, or None if plog lacks one of its fields."""
+    parts = re.findall(r"%.?|[^%]+", form, re.DOTALL)
+    template = ""
+    for part in parts:
+        if not part.startswith("%"):
+            template += part.replace("{", "{{").replace("}", "}}")
+        elif (found := KCAT_FIELDS.get(part[1:])) is not None:
+            template += found
+        else:
+            return None
+    return template
+
 
 class Given(NamedTuple):
     """An option that the user has given, and its value."""
@@ -40,6 +68,9 @@ class Option(NamedTuple):
         found = re.fullmatch(pattern, given.value or "", re.DOTALL)
         if found is None:
             return None
+        if names == ["FORMAT"]:
+            template = template_of(found[1])
+            return None if template is None else {"FORMAT": [template]}
         return {name: [word] for name, word in zip(names, found.groups(), strict=True)}
 
 
