@@ -12,6 +12,7 @@ import importlib
 import json
 import logging
 import os
+import re
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NoReturn
@@ -132,7 +133,9 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         if isinstance(fault, getattr(click.exceptions, "NoArgsIsHelpError", ())):
             fault.show()  # the help, where a group was called without a command
         else:
-            _print_error(fault, fault.format_message(), given, _hint(fault, given))
+            # click puts the choices of a missing argument on lines of their own.
+            lines = re.split(r"\n\t|\n +", fault.format_message())
+            _print_error(fault, " ".join(lines), given, _hint(fault, given))
         sys.exit(fault.exit_code)
     except (click.Abort, KeyboardInterrupt):
         sys.exit(INTERRUPTED)

@@ -372,6 +372,13 @@ def test_missing_argument_is_said_without_a_hint(call):
     assert "did you mean" not in text
 
 
+def test_choices_of_a_missing_argument_are_on_its_line(call):
+    text = call("completion", status=2).stderr.decode()
+    assert text.splitlines()[-1].endswith("Choose from: bash, zsh, fish")
+    error = json.loads(call("configs", "describe", "--json", status=2).stderr)
+    assert error["message"].endswith("Choose from: topic, broker, broker-logger, group")
+
+
 def test_rules_are_loaded_by_a_usage_error_alone(broker):
     program = (
         "import sys; from plog.cli import main\ntry: main(sys.argv[1:])\n"
