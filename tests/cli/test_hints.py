@@ -379,6 +379,13 @@ def test_choices_of_a_missing_argument_are_on_its_line(call):
     assert error["message"].endswith("Choose from: topic, broker, broker-logger, group")
 
 
+def test_health_says_where_it_has_the_address_from(call):
+    lines = call("health", "-b", "127.0.0.1:9092", status=2).stderr.decode().splitlines()
+    assert lines[-1].endswith("it reads the broker's address from PROPERTIES")
+    text = " ".join(call("health", "--help").stdout.decode().split())
+    assert "PLOG_BOOTSTRAP_SERVER has no effect" in text
+
+
 def test_rules_are_loaded_by_a_usage_error_alone(broker):
     program = (
         "import sys; from plog.cli import main\ntry: main(sys.argv[1:])\n"
