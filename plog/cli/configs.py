@@ -111,7 +111,10 @@ def set_configs(
     for found in map(_CHANGE.fullmatch, changes):
         assert found is not None
         operation = _OPERATIONS[found["operation"]]
-        operations.append((found["key"].strip(), operation, found["value"].strip()))
+        value = found["value"].strip()
+        if kind == LOGGERS:
+            value = value.upper()  # the broker, as Kafka's, accepts levels in capitals alone
+        operations.append((found["key"].strip(), operation, value))
     keys = [key for key, _, _ in operations]
     with Admin(bootstrap) as admin:
         # The broker itself refuses unknown keys of topics and groups, and names every fault.

@@ -7,9 +7,10 @@ from plog.settings.keys import STRING, ConfigType, Kind, Settings, key
 
 
 def _level(text: str) -> str:
-    if text not in LEVELS:
+    level = text.upper()
+    if level not in LEVELS:
         raise ValueError(f"{text!r} is not a log level: use one of {', '.join(LEVELS)}")
-    return text
+    return level
 
 
 def _levels_of_loggers(text: str) -> tuple[tuple[str, str], ...]:

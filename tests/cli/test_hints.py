@@ -18,6 +18,7 @@ from plog.cli.foreign_words import TOOLS, WITHOUT_COUNTERPART, Tool
 from plog.cli.hints import hint, translated
 from plog.cli.rule_options import PLACEHOLDER
 from plog.client.producer import Producer
+from plog.settings import BrokerSettings
 from plog.types import TopicPartition
 from tests.cli.conftest import ROOT, environment
 from tests.cli.test_groups import commit
@@ -384,6 +385,18 @@ def test_health_says_where_it_has_the_address_from(call):
     assert lines[-1].endswith("it reads the broker's address from PROPERTIES")
     text = " ".join(call("health", "--help").stdout.decode().split())
     assert "PLOG_BOOTSTRAP_SERVER has no effect" in text
+
+
+def test_log_levels_are_accepted_in_any_case(call):
+    broker = call("cluster", "--json").stdout
+    name = json.loads(broker)["brokers"][0]["broker"]
+    call("configs", "set", "broker-logger", name, "plog.storage=debug")
+    found = json.loads(call("configs", "describe", "broker-logger", name, "--json").stdout)
+    levels = {one["logger"]: one["level"] for one in found}
+    call("configs", "reset", "broker-logger", name, "plog.storage")
+    assert levels["plog.storage"] == "DEBUG"
+    assert BrokerSettings({"log.level": "info"}).log_level == "INFO"
+    assert BrokerSettings({"log.levels": "plog=Warn"}).log_levels == (("plog", "WARN"),)
 
 
 def test_rules_are_loaded_by_a_usage_error_alone(broker):

@@ -36,7 +36,7 @@ def test_levels_of_loggers_are_a_list(text: str, levels: tuple[tuple[str, str], 
     [
         ("log.format", "xml", "'xml' is not one of text, json"),
         ("log.level", "LOUD", f"'LOUD' is not a log level: use one of {LEVELS}"),
-        ("log.level", "debug", f"'debug' is not a log level: use one of {LEVELS}"),
+        ("log.level", "loud", f"'loud' is not a log level: use one of {LEVELS}"),
         ("log.levels", "plog=LOUD", f"'LOUD' is not a log level: use one of {LEVELS}"),
         ("log.levels", "plog", "'plog' is not LOGGER=LEVEL"),
         ("log.levels", "plog=INFO,", "'' is not LOGGER=LEVEL"),
