@@ -187,7 +187,7 @@ def explain(fault: PlogError) -> str:
     if isinstance(fault, BrokerUnreachable):
         text += (
             " (is a broker running there? start one with `plog server`,"
-            " or name another address with --bootstrap-server)"
+            " wait until it has started, or name another address with --bootstrap-server)"
         )
     elif isinstance(fault, UnknownTopicOrPartition):
         text += " (`plog topics list` lists the topics)"

@@ -399,6 +399,11 @@ def test_log_levels_are_accepted_in_any_case(call):
     assert BrokerSettings({"log.levels": "plog=Warn"}).log_levels == (("plog", "WARN"),)
 
 
+def test_command_without_an_answer_advises_to_wait_for_a_start(call):
+    text = call("topics", "list", "-b", "127.0.0.1:1", status=1).stderr.decode()
+    assert "start one with `plog server`, wait until it has started, or name another" in text
+
+
 def test_rules_are_loaded_by_a_usage_error_alone(broker):
     program = (
         "import sys; from plog.cli import main\ntry: main(sys.argv[1:])\n"
