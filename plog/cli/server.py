@@ -27,7 +27,13 @@ def command(
     from plog.cli import explain
     from plog.errors import PlogError
     from plog.ops.stderr_log import TEXT, is_for_people, log_failure, log_to_stderr, start_log
-    from plog.settings.server_properties import log_remarks, peek, read, variables_in_force
+    from plog.settings.server_properties import (
+        ignored_variables,
+        log_remarks,
+        peek,
+        read,
+        variables_in_force,
+    )
 
     # The log starts before the settings are checked: errors in them are log lines too.
     form = peek("log.format", properties, overrides, environment) or TEXT
@@ -35,7 +41,8 @@ def command(
     try:
         settings, warnings = read(properties, overrides, environment)
         log_to_stderr(settings)
-        log_remarks(warnings, variables_in_force(properties, overrides, environment))
+        variables = variables_in_force(properties, overrides, environment)
+        log_remarks(warnings, variables, ignored_variables(environment))
         server.run(settings)
     except PlogError as fault:
         if is_for_people(form):

@@ -73,6 +73,8 @@ class Environment:
 
     variables: list[Variable] = field(default_factory=list)
     """Those of Kafka first. A later one overrides an earlier one with the same key."""
+    ignored: list[Remark] = field(default_factory=list)
+    """Variables that an existing set-up may well have, and why plog does not need them."""
     warnings: list[Remark] = field(default_factory=list)
     faults: list[Remark] = field(default_factory=list)
 
@@ -136,7 +138,10 @@ def _skip(variables: dict[str, str], found: Environment) -> None:
                 if name.endswith("_PORT") and LINK.fullmatch(value)
             ]
         if names:
-            found.warnings.append(Remark(", ".join(sorted(names)), f"ignored: {why}"))
+            if pattern is IMAGE_SSL:
+                found.warnings.append(Remark(", ".join(sorted(names)), f"ignored: {why}"))
+            else:
+                found.ignored.append(Remark(", ".join(sorted(names)), why))
         for name in names:
             del variables[name]
 
@@ -164,21 +169,21 @@ def _take_kraft(kafka: dict[str, str], variables: Mapping[str, str], found: Envi
 
     for name in CLUSTER_IDS:
         if name in variables and (kafka or name in kafka):
-            say(name, "ignored: plog generates the id of its cluster")
+            found.ignored.append(Remark(name, "plog generates the id of its cluster"))
         kafka.pop(name, None)
     roles = kafka.pop(ROLES, "")
     if roles and "broker" not in _items(roles):
         text = f"plog runs brokers only, which need no controller: {roles!r} has no broker"
         found.faults.append(Remark(ROLES, text))
     elif roles:
-        say(ROLES, "ignored: a plog broker coordinates itself")
+        found.ignored.append(Remark(ROLES, "a plog broker coordinates itself"))
     for name in VOTERS:
         voters = _items(kafka.pop(name, ""))
         if len(voters) > 1:
             text = f"names {len(voters)} controllers, but each plog broker is a cluster of its own"
             found.faults.append(Remark(name, text))
         elif voters:
-            say(name, "ignored: a plog broker coordinates itself")
+            found.ignored.append(Remark(name, "a plog broker coordinates itself"))
     if NODE_ID in kafka:
         node_id = kafka.pop(NODE_ID)
         if BROKER_ID in kafka:

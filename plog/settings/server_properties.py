@@ -69,14 +69,23 @@ def load(
         ConfigError: one line for each thing that is wrong, beginning with its place.
     """
     settings, warnings = read(path, overrides, environment)
-    log_remarks(warnings, variables_in_force(path, overrides, environment))
+    variables = variables_in_force(path, overrides, environment)
+    log_remarks(warnings, variables, ignored_variables(environment))
     return settings
 
 
-def log_remarks(warnings: Iterable[str], variables: Sequence[str] | None) -> None:
-    """Log the warnings of `read`, and the variables that set keys; None if none were read."""
+def log_remarks(
+    warnings: Iterable[str], variables: Sequence[str] | None, ignored: Sequence[str] = ()
+) -> None:
+    """Log the warnings of `read`, the variables that set keys, and those that plog ignores.
+
+    Args:
+        variables: None if none were read.
+    """
     if variables is not None:
         logger.info("settings from the environment: %s", ", ".join(variables) or "none")
+    if ignored:
+        logger.info("ignored variables: %s", "; ".join(ignored))
     for warning in warnings:
         logger.warning("%s", warning)
 
@@ -95,6 +104,12 @@ def variables_in_force(
         for key, one in given.items()
         if one.place.number in (KAFKA_VARIABLE, PLOG_VARIABLE)
     ]
+
+
+def ignored_variables(environment: Mapping[str, str] | None) -> list[str]:
+    """Return `NAMES (reason)` for the variables that an existing set-up has and plog ignores."""
+    found = read_environment(environment or {}, _known())
+    return [f"{names} ({reason})" for names, reason in found.ignored]
 
 
 def peek(
@@ -148,7 +163,7 @@ def _gather(
         keys = {override.partition("=")[0].strip() for override in overrides}
         found = read_environment(
             environment,
-            [*BrokerSettings.KEYS, *REFUSED, *KAFKA_ONLY],
+            _known(),
             given["listeners"].value if "listeners" in given else None,
             has_later_listeners="listeners" in keys,
         )
@@ -209,6 +224,11 @@ def _take_environment(
         given[key] = Given(value, place(name))
     faults += [Remark(place(name), text) for name, text in found.faults]
     warnings += [Remark(place(name), text) for name, text in found.warnings]
+
+
+def _known() -> list[str]:
+    """Return all keys that plog or Kafka has."""
+    return [*BrokerSettings.KEYS, *REFUSED, *KAFKA_ONLY]
 
 
 def _lines(remarks: Iterable[Remark]) -> list[str]:

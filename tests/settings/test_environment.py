@@ -13,7 +13,7 @@ from plog.settings import load
 from plog.settings.definitions import BrokerSettings
 from plog.settings.environment import DEVELOPMENT, TOOLS, key_of, read_environment
 from plog.settings.kafka_only import KAFKA_ONLY
-from plog.settings.server_properties import read
+from plog.settings.server_properties import ignored_variables, read
 from tests.conftest import ROOT
 
 SINGLE_NODE = {
@@ -125,11 +125,13 @@ def test_variables_of_a_single_kraft_broker_make_a_broker() -> None:
     assert settings.log_dirs == ("/tmp/kraft-combined-logs",)
     found = [(one.name, one.port, one.advertised_host) for one in settings.parsed_listeners()]
     assert found == [("PLAINTEXT_HOST", 9092, "localhost"), ("PLAINTEXT", 19092, "broker")]
+    assert ignored_variables(SINGLE_NODE) == [
+        "KAFKA_HEAP_OPTS, KAFKA_LOG4J_ROOT_LOGLEVEL (plog has no JVM)",
+        "CLUSTER_ID (plog generates the id of its cluster)",
+        "KAFKA_PROCESS_ROLES (a plog broker coordinates itself)",
+        "KAFKA_CONTROLLER_QUORUM_VOTERS (a plog broker coordinates itself)",
+    ]
     assert warnings == [
-        "KAFKA_HEAP_OPTS, KAFKA_LOG4J_ROOT_LOGLEVEL: ignored: plog has no JVM",
-        "CLUSTER_ID: ignored: plog generates the id of its cluster",
-        "KAFKA_PROCESS_ROLES: ignored: a plog broker coordinates itself",
-        "KAFKA_CONTROLLER_QUORUM_VOTERS: ignored: a plog broker coordinates itself",
         "KAFKA_LISTENERS: ignored CONTROLLER://:29093: plog has no KRaft controller",
         "KAFKA_LISTENER_SECURITY_PROTOCOL_MAP: ignored CONTROLLER:PLAINTEXT:"
         " plog has no KRaft controller",
@@ -228,8 +230,31 @@ def test_variables_of_kubernetes_and_of_tools_are_no_settings() -> None:
     }
     settings, warnings = read(environment=variables)
     assert not settings.given
-    assert len(warnings) == 2
-    assert all(text.endswith("ignored: Kubernetes sets them for a service") for text in warnings)
+    assert not warnings
+    ignored = ignored_variables(variables)
+    assert len(ignored) == 2
+    assert all(text.endswith(" (Kubernetes sets them for a service)") for text in ignored)
+
+
+def test_start_logs_ignored_variables_in_one_line_of_info(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    variables = {
+        "KAFKA_HEAP_OPTS": "-Xmx1g",
+        "KAFKA_PROCESS_ROLES": "broker",
+        "CLUSTER_ID": "x",
+        "PLOG_PORT": "tcp://10.0.0.1:9092",
+    }
+    with caplog.at_level(logging.INFO, logger="plog.settings"):
+        load(environment=variables)
+    assert {record.levelname for record in caplog.records} == {"INFO"}
+    (line,) = [text for text in caplog.messages if "ignored" in text]
+    assert all(name in line for name in variables)
+
+
+def test_ignored_files_of_tls_stay_a_warning() -> None:
+    _, warnings = read(environment={"KAFKA_SSL_KEYSTORE_FILENAME": "x"})
+    assert warnings == ["KAFKA_SSL_KEYSTORE_FILENAME: ignored: connections are not encrypted yet"]
 
 
 def test_every_variable_in_the_source_is_known() -> None:
