@@ -6,6 +6,7 @@ wait while a coordinator moves. Consumers and producers decide themselves how lo
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from enum import IntEnum
@@ -20,6 +21,10 @@ from plog.protocol.schema import Struct
 R = TypeVar("R", bound=Struct)
 T = TypeVar("T")
 
+log = logging.getLogger(__name__)
+
+SILENT_S = 1.0
+"""How long an administrative call waits before it says so; a group's first coordinator is slow."""
 RETRY_BACKOFF_S = 0.1
 """Wait before the next request to a coordinator that is elected, loads or moves."""
 MOVED = frozenset(
@@ -168,15 +173,24 @@ class Coordinators:
             node = find_coordinator(self._cluster, self._kind, key)
             return ask(node, self._cluster.connection(node.node_id))
 
-        return self.settled(attempt)
+        return self.settled(attempt, f"the coordinator of {self._kind.named(key)}")
 
-    def settled(self, attempt: Callable[[], T]) -> T:
-        """Try again while a coordinator is elected, loads or moves."""
-        deadline = time.monotonic() + self._timeout_ms / 1000
+    def settled(self, attempt: Callable[[], T], awaited: str) -> T:
+        """Try again while a coordinator is elected, loads or moves.
+
+        Args:
+            awaited: names the coordinator in the warning about a longer wait.
+        """
+        begun = time.monotonic()
+        deadline = begun + self._timeout_ms / 1000
+        is_silent = True
         while True:
             try:
                 return attempt()
             except KafkaError as fault:
                 if fault.code not in MOVED or time.monotonic() >= deadline:
                     raise
+            if is_silent and time.monotonic() >= begun + SILENT_S:
+                is_silent = False
+                log.warning("waiting for %s", awaited)
             time.sleep(RETRY_BACKOFF_S)

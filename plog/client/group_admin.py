@@ -277,7 +277,7 @@ class GroupAdmin(Administration):
 
         return [
             ListedGroup(group.group_id, group.group_state, group.protocol_type, group.group_type)
-            for group in self._coordinators.settled(ask).groups
+            for group in self._coordinators.settled(ask, f"the groups of broker {node_id}").groups
         ]
 
 

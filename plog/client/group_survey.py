@@ -22,7 +22,13 @@ from plog.client.group_descriptions import (
 )
 from plog.client.group_lag import PartitionLag, measure_groups
 from plog.client.metadata import Cluster, Node
-from plog.errors import ErrorCode, GroupIdNotFound, KafkaError, UnknownTopicOrPartition
+from plog.errors import (
+    CoordinatorNotAvailable,
+    ErrorCode,
+    GroupIdNotFound,
+    KafkaError,
+    UnknownTopicOrPartition,
+)
 from plog.protocol.messages.consumer_groups import (
     ConsumerGroupDescribeRequest,
     ConsumerGroupDescribeResponse,
@@ -39,6 +45,7 @@ from plog.types import NO_OFFSET, TopicPartition
 T = TypeVar("T")
 Committed = dict[TopicPartition, int]
 
+OFFSETS_TOPIC = "__consumer_offsets"
 MAX_GROUPS = 500
 """Groups in one request."""
 FIRST_OF_MANY, LAST_OF_MANY = 8, 9
@@ -167,6 +174,7 @@ class GroupSurvey:
                 found.update(self._of_coordinator(connection, node, listed))
             except KafkaError as fault:
                 faults.append(fault)
+        faults += self._missing_groups()
         offsets = {group_id: one.offsets for group_id, one in sorted(found.items())}
         measured = measure_groups(self._cluster, offsets, now_ms)
         # A deleted topic is no fault: its offsets are deleted soon after it.
@@ -186,6 +194,21 @@ class GroupSurvey:
             for group_id, its in offsets.items()
         ]
         return Survey(groups, faults, measured.without_ages)
+
+    def _missing_groups(self) -> list[KafkaError]:
+        """Return the error for groups in partitions that no broker leads, so that none lists."""
+        self._cluster.refresh([OFFSETS_TOPIC])
+        topic = self._cluster.topics.get(OFFSETS_TOPIC)
+        partitions = [] if topic is None else list(topic.partitions.values())
+        lost = sum(one.leader_id < 0 for one in partitions)
+        if not lost:
+            return []
+        return [
+            CoordinatorNotAvailable(
+                f"no leader for {lost} of {len(partitions)} partitions of {OFFSETS_TOPIC}: their"
+                " groups are missing (see the brokers' logs)"
+            )
+        ]
 
     def _of_coordinator(
         self, connection: Connection, node: Node, listed: Iterable[ListedGroup]

@@ -117,7 +117,9 @@ class TransactionAdmin(Administration):
         self._cluster.refresh([])
         found: dict[str, ListedTransaction] = {}
         for node_id in sorted(self._cluster.nodes):
-            answer = self._coordinators.settled(partial(self._list, node_id, request))
+            answer = self._coordinators.settled(
+                partial(self._list, node_id, request), f"the transactions of broker {node_id}"
+            )
             for one in answer.transaction_states:
                 found[one.transactional_id] = ListedTransaction(
                     one.transactional_id, node_id, one.producer_id, one.transaction_state

@@ -129,3 +129,6 @@ def test_faults_hide_no_other_group(call, monkeypatch):
         fake.names.clear()
         done = call("groups", "describe", "--all", "-b", fake.bootstrap)
         assert done.stdout == b"No groups.\n"
+        fake.lost = 2
+        done = call("groups", "list", "-b", fake.bootstrap, status=1)
+        assert done.stderr.startswith(b"plog: no leader for 2 of 2 partitions of __consumer_off")

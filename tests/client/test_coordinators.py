@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from plog.client.coordinators import Coordinator, KeyType, find_coordinator
+from plog.client import coordinators
+from plog.client.coordinators import Coordinator, Coordinators, KeyType, find_coordinator
 from plog.client.metadata import Cluster
 from plog.errors import CoordinatorNotAvailable, ErrorCode, KafkaError
 from plog.protocol.api_keys import ApiKey
@@ -77,3 +78,20 @@ def test_connection_is_kept_until_it_breaks_or_is_forgotten(
     coordinator.call(END, EndTxnResponse)
     assert fake.count(FindCoordinatorRequest) == 3
     coordinator.forget()
+
+
+def test_wait_for_a_coordinator_is_logged_once(
+    fake: TxnBroker,
+    cluster: Cluster,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    fake.lots[ApiKey.FIND_COORDINATOR] = [ErrorCode.COORDINATOR_NOT_AVAILABLE] * 10_000
+    groups = Coordinators(cluster, KeyType.GROUP, timeout_ms=300)
+    with pytest.raises(CoordinatorNotAvailable):
+        groups.ask("gx", lambda *_: None)
+    assert caplog.messages == []  # a short wait is usual
+    monkeypatch.setattr(coordinators, "SILENT_S", 0)
+    with pytest.raises(CoordinatorNotAvailable):
+        groups.ask("gx", lambda *_: None)
+    assert caplog.messages == ["waiting for the coordinator of group 'gx'"]

@@ -11,6 +11,7 @@ from plog.client.admin import Admin
 from plog.client.connection import Connection
 from plog.client.group_admin import GroupAdmin
 from plog.client.group_lag import Budget, measure_groups
+from plog.client.group_survey import OFFSETS_TOPIC
 from plog.client.metadata import Cluster
 from plog.client.producer import Producer
 from plog.errors import ErrorCode, KafkaError
@@ -181,6 +182,7 @@ class Coordinator(FakeBroker):
         self.names = [f"g{number}" for number in range(count)]
         self.faults: dict[str, int] = {}
         self.topic_error = 0
+        self.lost = 0
         self.answers |= {
             ApiKey.LIST_GROUPS: self._list,
             ApiKey.DESCRIBE_GROUPS: self._describe,
@@ -194,6 +196,10 @@ class Coordinator(FakeBroker):
     def metadata(self, request, header):
         answer = super().metadata(request, header)
         for topic in answer.topics:
+            if topic.name == OFFSETS_TOPIC:
+                for index in range(self.lost):
+                    topic.partitions[index].leader_id = -1
+                continue
             topic.partitions[1].leader_id = -1
             topic.error_code = self.topic_error
         return answer
@@ -266,6 +272,16 @@ def test_fault_of_a_group_and_a_lost_partition_hide_no_other_group() -> None:
     assert "group 'g1'" in str(second.fault)
     (lost,) = survey.faults
     assert "partition t-1 has no leader" in str(lost)
+
+
+def test_partitions_of_groups_without_a_leader_are_a_fault() -> None:
+    with Coordinator(0) as fake, GroupAdmin(fake.bootstrap) as admin:
+        assert admin.survey(NOW_MS) == ([], [])
+        fake.lost = 1
+        survey = admin.survey(NOW_MS)
+    assert survey.groups == []
+    (fault,) = survey.faults
+    assert "1 of 2 partitions of __consumer_offsets: their groups are missing" in str(fault)
 
 
 def test_offsets_of_a_deleted_topic_are_no_fault() -> None:
