@@ -314,7 +314,8 @@ def _require_topic(bootstrap: str, topic: str) -> int:
             cluster.refresh([topic], create=True)
             if topic in cluster.topics:
                 if is_missing:
-                    say(f"Created topic {topic}.", err=True)
+                    # click would write into the progress bar, which replaces sys.stderr.
+                    sys.stderr.write(f"Created topic {topic}.\n")
                 break
             if topic in cluster.errors:
                 return MAX_PARTITIONS  # the producer reports a refused name
