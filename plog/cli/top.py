@@ -10,17 +10,21 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from plog.cli.output import duration_text, json_option, print_json
-from plog.cli.tables import plain_lines, terminal_table
+from plog.cli.tables import GAP, cell_text, plain_lines, terminal_table
 from plog.printable import printable
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from rich.console import Console, RenderableType
 
     from plog.ops.watch import Watch
 
 DEFAULT_ADDRESS = "127.0.0.1:9095"
 MOST_TOPICS = 10
 MAX_GROUPS = 10
+TABLE_HEAD = 2
+"""Lines of a table besides its rows, on a terminal."""
+MIN_NAME = 8
+"""Columns of a name on a terminal that is too narrow."""
 LAG_RECORDS, LAG_SECONDS = "plog_group_lag_records", "plog_group_lag_seconds"
 
 
@@ -75,8 +79,9 @@ def command(address: str, seconds: float, count: int | None, as_json: bool) -> N
     for records and for the disk. "fast" is the share of requests that the broker answered without
     Python. The next table counts the others by reason; docs/OPERATIONS.md explains the reasons.
     "offsets/s" is the growth of a topic's log end offsets. The last table has the groups with the
-    largest lag: records that are not read yet, and the age of the oldest. Ctrl-C exits. In a pipe
-    or a file the readings are printed one after another.
+    largest lag: records that are not read yet, and the age of the oldest. A low terminal shows
+    fewer rows of each table. Ctrl-C exits. In a pipe or a file the readings are printed one after
+    another.
     """
     from plog.ops import watch
 
@@ -114,7 +119,8 @@ def command(address: str, seconds: float, count: int | None, as_json: bool) -> N
 
     with Live(auto_refresh=False) as live:
         while count is None or shown < count:
-            live.update(_draw(_screen(next_watch(), address)), refresh=True)
+            screen = _screen(next_watch(), address)
+            live.update(_draw(screen, live.console), refresh=True)
             shown += 1
 
 
@@ -126,15 +132,45 @@ def _print(screen: Screen) -> None:
     print(flush=True)
 
 
-def _draw(screen: Screen) -> RenderableType:
-    """Return one reading for a terminal."""
+def _draw(screen: Screen, console: Console) -> RenderableType:
+    """Return one reading for a terminal: cut to its height, with names cut to its width."""
     from rich.console import Group
     from rich.text import Text
 
-    parts: list[RenderableType] = [Text(screen.head)]
-    for table in screen.tables:
-        parts += [Text(""), terminal_table(table.columns, table.rows, right=table.numbers)]
+    head = Text(screen.head)
+    # Each table has an empty line and its names above it; the cursor needs the last line.
+    used = len(head.wrap(console, console.width)) + TABLE_HEAD * len(screen.tables) + 1
+    counts = _shares(console.height - used, [len(table.rows) for table in screen.tables])
+    parts: list[RenderableType] = [head]
+    for table, count in zip(screen.tables, counts, strict=True):
+        rows = _narrowed(table, table.rows[:count], console.width)
+        parts += [Text(""), terminal_table(table.columns, rows, right=table.numbers)]
     return Group(*parts)
+
+
+def _shares(lines: int, wanted: Sequence[int]) -> list[int]:
+    """Return how many rows each table gets: in turns, until the lines or the rows end."""
+    shares = [0] * len(wanted)
+    while lines > 0 and shares != list(wanted):
+        for index, count in enumerate(wanted):
+            if lines > 0 and shares[index] < count:
+                shares[index] += 1
+                lines -= 1
+    return shares
+
+
+def _narrowed(table: Table, rows: Sequence[Sequence[Any]], width: int) -> list[list[Any]]:
+    """Return rows with names that leave room for the numbers beside them."""
+    from rich.text import Text
+
+    numbers = plain_lines(table.columns[1:], [row[1:] for row in rows], right=table.numbers)
+    room = max(width - len(GAP) - max(map(len, numbers)), MIN_NAME)
+    narrowed = []
+    for name, *figures in rows:
+        text = Text(cell_text(name))
+        text.truncate(room, overflow="ellipsis")
+        narrowed.append([text.plain, *figures])
+    return narrowed
 
 
 def _figures(seen: Watch) -> dict[str, Any]:
