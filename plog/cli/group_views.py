@@ -79,9 +79,9 @@ def list_groups(bootstrap: str, as_json: bool, states: tuple[str, ...], sort: st
     offset. Behind takes at most 200 fetches and 64 MiB, for the groups with the largest lag first.
     A line on stderr counts the groups left out, whose Behind is empty.
 
-    Unknown is the number of partitions whose lag is not known: they have no leader, their topic is
-    deleted, or they are assigned to a member and the group has not committed an offset of them.
-    Exit status 1 means that a broker, a group or a partition gave no answer.
+    Unknown is the number of partitions whose lag is not known. Such a partition has no leader, its
+    topic is deleted, or it is assigned to a member and has no committed offset. Exit status 1 means
+    that a broker, a group or a partition gave no answer.
 
     A group is Stable while its members read and Empty when it has no members. While partitions are
     reassigned, it is PreparingRebalance or CompletingRebalance (type classic), or Assigning or
