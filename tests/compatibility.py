@@ -655,7 +655,7 @@ ROWS = [
         HOST,
         "`plog bundle`",
         "of a broker that runs, hangs or is stopped; no secret is in it",
-        (_of("ops/test_bundle.py"),),
+        tuple(_of(f"ops/test_{name}.py") for name in ("bundle", "cluster_facts", "host_facts")),
     ),
 ]  # fmt: skip
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -17,8 +19,15 @@ from tests.terminal.transcript import Step, Transcript
 PATHS = sorted((Path(__file__).parent / "transcripts").glob("*.txt"))
 
 
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """A directory with a short name of a fixed length: lines are folded behind it."""
+    with tempfile.TemporaryDirectory(prefix="plog", dir="/tmp") as made:
+        yield Path(made)
+
+
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
-def test_terminal_shows_what_the_transcript_says(path: Path, tmp_path: Path, request) -> None:
+def test_terminal_shows_what_the_transcript_says(path: Path, place: Path, request) -> None:
     transcript = Transcript(path)
     page = f"127.0.0.1:{free_port()}"
     overrides: dict[str, object] = {
@@ -29,7 +38,7 @@ def test_terminal_shows_what_the_transcript_says(path: Path, tmp_path: Path, req
         "metrics.listener": page,
     }
     overrides.update(option.split("=", 1) for option in transcript.options("broker"))
-    directory, binaries, brokers = (tmp_path / name for name in ("home", "bin", "broker"))
+    directory, binaries, brokers = (place / name for name in ("home", "bin", "broker"))
     for made in (directory, binaries, brokers):
         made.mkdir()
     for name, words in {"plog": "-m plog", "python": "", "python3": ""}.items():
@@ -49,11 +58,12 @@ def test_terminal_shows_what_the_transcript_says(path: Path, tmp_path: Path, req
         environment.pop("COLUMNS", None)
         places = {broker.bootstrap: "127.0.0.1:9092", page: "127.0.0.1:9095", str(directory): "~"}
         places[str(binaries)] = "/opt/plog/bin"
+        places[sys.executable] = "/opt/plog/bin/python3"
 
         def run(step: Step) -> list[str]:
             command = step.command
-            for place in (broker.bootstrap, page):
-                command = command.replace(places[place], place)
+            for address in (broker.bootstrap, page):
+                command = command.replace(places[address], address)
             terminal = Terminal(command, directory, environment)
             ended.callback(terminal.close)
             if step.is_background:
@@ -62,8 +72,8 @@ def test_terminal_shows_what_the_transcript_says(path: Path, tmp_path: Path, req
                 terminal.answer(line)
             status = terminal.wait()
             text = terminal.text
-            for place, shown in places.items():
-                text = text.replace(place, shown)
+            for found, shown in places.items():
+                text = text.replace(found, shown)
             lines = text.split("\n") if text else []
             return [*lines, f"[status {status}]"] if status else lines
 
