@@ -41,6 +41,7 @@ ONE_PLANE = {
     "ops/test_coordinator_metrics.py": "counts what coordinators do",
     "ops/test_doctor.py": "sends no records",
     "ops/test_host_metrics.py": "of what hosts publish, which are ordinary Produces",
+    "cli/test_produce.py": "of what the command reads, and of ordinary Produces",
     "client/test_unreachable.py": "of a client whose broker does not answer",
     "broker/test_quiet_log.py": "of the lines of starts, stops and coordinators",
     "ops/test_log_lines.py": "sends no records",
