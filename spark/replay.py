@@ -104,7 +104,8 @@ def _plan(spark: SparkSession, wanted: Range) -> list[OffsetRange]:
     from pyspark.sql import functions as F  # noqa: N812
 
     from plog.spark import offsets
-    from plog.spark.options import LATEST, parse
+    from plog.spark.bounds import LATEST
+    from plog.spark.options import parse
 
     given = {**_client(wanted), "subscribe": wanted.topic}
     if wanted.start_ms is not None:
