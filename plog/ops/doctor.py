@@ -26,7 +26,13 @@ from plog.network.listeners import bind
 from plog.ops.clocks import kernel_clock
 from plog.ops.findings import Finding, Findings, Verdict, graded
 from plog.ops.log_dirs import KnownLogDir, LogDirsError, LogDirState, copied_log_dirs
-from plog.ops.running_broker import examine_address, examine_running
+from plog.ops.running_broker import (
+    OFFLINE_ADVICE,
+    RunningBroker,
+    ask_running,
+    examine_address,
+    examine_running,
+)
 from plog.ops.units import Unit, is_under, unit_of
 from plog.settings.definitions import BrokerSettings
 from plog.settings.server_properties import read
@@ -79,17 +85,18 @@ def examine(
     places = [Path(text).absolute() for text in settings.log_dirs]
     if unit is not None:
         places = [unit.on_host(path) for path in places]
-    looked_at = list(_log_dirs(settings, places))
+    running = ask_running(settings, places)
+    looked_at = list(_log_dirs(settings, places, running))
     found += looked_at
     if all(one.verdict is not Verdict.FAILURE for one in looked_at):
         found += _known_log_dirs(settings, places, properties)
-    found += _listeners(settings, is_running=any(map(is_locked, places)))
+    found += _listeners(settings, is_running=running is not None)
     for check in (_buffers, _memory):
         found += check(settings)
     if unit is not None:
         found += _own_places(settings, unit)
     found += _unit(settings, properties, unit)
-    return [*found, *_host(), *examine_running(settings, places)]
+    return [*found, *_host(), *examine_running(settings, running, places)]
 
 
 def examine_client(bootstrap: str) -> list[Finding]:
@@ -100,13 +107,16 @@ def examine_client(bootstrap: str) -> list[Finding]:
 # -- log directories ---------------------------------------------------------------------------
 
 
-def _log_dirs(settings: BrokerSettings, paths: Sequence[Path]) -> Findings:
+def _log_dirs(
+    settings: BrokerSettings, paths: Sequence[Path], running: RunningBroker | None
+) -> Findings:
     for place, count in Counter(map(os.path.realpath, paths)).items():
         if count > 1:
             yield Finding("log.dirs", Verdict.FAILURE, f"{place} appears {count} times")
     usable = []
-    for path in paths:
-        found = list(_log_dir(path))
+    for path, text in zip(paths, settings.log_dirs, strict=True):
+        unused = None if running is None else _not_in_use(path, Path(text).absolute(), running)
+        found = list(_log_dir(path, unused))
         yield from found
         if all(one.verdict is not Verdict.FAILURE for one in found):
             usable.append(LogDir(Filesystem(), path))
@@ -119,6 +129,36 @@ def _log_dirs(settings: BrokerSettings, paths: Sequence[Path]) -> Findings:
         yield Finding("log.dirs", Verdict.FAILURE, str(error), advice)
     except OSError as error:
         yield Finding("log.dirs", Verdict.FAILURE, str(error))
+
+
+def _not_in_use(path: Path, named: Path, running: RunningBroker) -> Finding | None:
+    """Return why the running broker does not use a log directory; None if it does.
+
+    Args:
+        path: the directory on this host.
+        named: the directory in the settings of the broker.
+    """
+    online = running.online()
+    is_held = is_locked(path)
+    if is_held and (online is None or online.get(named, True)):
+        return None
+    if online is None:
+        text = f"the running broker does not use {path}: it has lost it, or never had it"
+        advice = "run this again when the broker answers; its log has the reason"
+        return Finding("log.dirs", Verdict.WARNING, text, advice)
+    if named not in online:
+        text = f"{path} is not a log directory of the running broker"
+        advice = "restart the broker to use it, or remove it from log.dirs"
+        return Finding("log.dirs", Verdict.WARNING, text, advice)
+    exists = os.path.lexists(path)
+    is_readable = exists and os.access(path, os.R_OK | os.X_OK)
+    if online[named] and exists and not is_readable:
+        return None  # another user's: whether it is locked is unknown
+    how = "" if exists else ": it does not exist"
+    if is_readable and not is_held:
+        how = ": another directory is in its place"
+    text = f"the running broker has lost {path}{how}"
+    return Finding("log.dirs", Verdict.FAILURE, text, OFFLINE_ADVICE)
 
 
 def _known_log_dirs(
@@ -166,7 +206,10 @@ def _missing(one: KnownLogDir, absent: int, properties: str | None) -> Finding:
     )
 
 
-def _log_dir(path: Path) -> Findings:
+def _log_dir(path: Path, unused: Finding | None) -> Findings:
+    if unused is not None and unused.verdict is Verdict.FAILURE:
+        yield unused
+        return
     there = path
     while not os.path.lexists(there):  # it does not exist, or its parent denies access
         there = there.parent
@@ -194,7 +237,7 @@ def _log_dir(path: Path) -> Findings:
         return
     if is_locked(path):
         state = "is in use by a running broker"
-    yield Finding("log.dirs", Verdict.OK, f"{path} {state}")
+    yield unused or Finding("log.dirs", Verdict.OK, f"{path} {state}")
     usage = shutil.disk_usage(there)
     yield graded(
         "disk space",

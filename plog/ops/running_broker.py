@@ -43,6 +43,7 @@ NAMES_SHOWN = 3
 MAX_REASON = 200
 CLOCK_DIFFERENCE_S = 2.0
 MB = 1 << 20
+OFFLINE_ADVICE = "repair or mount its disk and restart: the broker's log has the reason"
 
 
 class Identity(NamedTuple):
@@ -56,43 +57,91 @@ class Identity(NamedTuple):
         return f"broker {ids} of cluster {self.cluster_id}"
 
 
-def examine_running(settings: BrokerSettings, log_dirs: Sequence[Path]) -> Findings:
-    """Check the broker that uses these log directories now, if there is one."""
+class RunningBroker(NamedTuple):
+    """The answers of the broker that uses this host's log directories now.
+
+    Attributes:
+        phase: why it accepts no clients: it starts, or stops; "" if it accepts them.
+        own: its identity; None if neither its log directories nor an answer has it.
+        listeners: the answer at each listener, or why there is none.
+        through: the address of the last listener at which it answered; None if there is none.
+        log_dirs: its log directories, or why it does not report them; None if it never answered.
+    """
+
+    phase: str
+    own: Identity | None = None
+    listeners: Sequence[tuple[Listener, MetadataResponse | PlogError]] = ()
+    through: tuple[str, int] | None = None
+    log_dirs: DescribeLogDirsResponse | PlogError | None = None
+
+    def online(self) -> dict[Path, bool] | None:
+        """Return whether each log directory is online; None if the broker does not report that."""
+        if not isinstance(self.log_dirs, DescribeLogDirsResponse):
+            return None
+        return {Path(one.log_dir): not one.error_code for one in self.log_dirs.results}
+
+
+def ask_running(settings: BrokerSettings, log_dirs: Sequence[Path]) -> RunningBroker | None:
+    """Ask the broker that uses these log directories now; None if there is none."""
     if not any(map(is_locked, log_dirs)):
+        return None
+    if phase := _phase(settings):
+        return RunningBroker(phase)
+    own = _recorded_identity(log_dirs)
+    through = None
+    answers: list[tuple[Listener, MetadataResponse | PlogError]] = []
+    for listener in settings.parsed_listeners():
+        try:
+            answer = _metadata(*_at(listener))
+        except PlogError as error:
+            answers.append((listener, error))
+            continue
+        own = own or _identity(answer)
+        if _identity(answer) == own:
+            through = _at(listener)
+        answers.append((listener, answer))
+    return RunningBroker("", own, answers, through, through and _ask_log_dirs(through))
+
+
+def _at(listener: Listener) -> tuple[str, int]:
+    return EVERYWHERE.get(listener.host, listener.host), listener.port
+
+
+def examine_running(
+    settings: BrokerSettings, running: RunningBroker | None, log_dirs: Sequence[Path]
+) -> Findings:
+    """Check the answers of a running broker, except that its log directories are online."""
+    if running is None:
         text = "is not running: start it, then run this again to check its addresses"
         yield Finding("broker", Verdict.OK, text)
         return
-    if phase := _phase(settings):
-        text = f"the running broker is {phase}: its addresses are not checked"
+    if running.phase:
+        text = f"the running broker is {running.phase}: its addresses are not checked"
         advice = "run this again when it is running; its log has the progress"
         yield Finding("broker", Verdict.WARNING, text, advice)
         return
-    own = _recorded_identity(log_dirs)
+    own = running.own
     described: MetadataResponse | None = None
-    through = ("", 0)
-    for listener in settings.parsed_listeners():
-        at = EVERYWHERE.get(listener.host, listener.host), listener.port
-        place = f"{listener.name}://{address_of(*at)}"
-        try:
-            answer = _metadata(*at)
-        except PlogError as error:
-            text = f"the running broker does not answer at {place}: {error}"
+    for listener, answer in running.listeners:
+        place = f"{listener.name}://{address_of(*_at(listener))}"
+        if isinstance(answer, PlogError):
+            text = f"the running broker does not answer at {place}: {answer}"
             advice = "it is starting, stopping or hanging, or its settings changed: see its log"
             yield Finding("broker", Verdict.FAILURE, text, advice)
             continue
-        found = _identity(answer)
-        own = own or found
-        if found != own:
+        assert own is not None
+        if (found := _identity(answer)) != own:
             yield _other_broker(f"at {place}", found, own)
             continue
-        described, through = answer, at
+        described = answer
         yield from _advertised(listener, answer, own)
     if described is None:
         return
     yield Finding("broker", Verdict.OK, f"{own} is running")
     yield from _descriptors(log_dirs)
     yield from _partitions(described)
-    yield from _disks(through)
+    assert running.log_dirs is not None
+    yield from _disks(running.log_dirs)
     if (page := settings.metrics_listener) is None:
         advice = "set metrics.listener=127.0.0.1:9095 to watch the broker"
         yield Finding("metrics", Verdict.WARNING, "metrics.listener is not set", advice)
@@ -119,7 +168,9 @@ def examine_address(bootstrap: str) -> Findings:
     for node in answer.brokers:
         yield _reachable(f"broker {node.node_id}", node.host, node.port, own, Verdict.FAILURE)
     yield from _partitions(answer)
-    yield from _disks((host, port))
+    log_dirs = _ask_log_dirs((host, port))
+    yield from _offline(log_dirs)
+    yield from _disks(log_dirs)
     try:
         page = find_page(host, port, WAIT_MS)
     except KafkaError as error:
@@ -212,25 +263,33 @@ def _partitions(answer: MetadataResponse) -> Findings:
     yield graded("partitions", not offline, text, advice, Verdict.FAILURE)
 
 
-def _disks(at: tuple[str, int]) -> Findings:
-    """Check the log directories that the broker reports."""
+def _ask_log_dirs(at: tuple[str, int]) -> DescribeLogDirsResponse | PlogError:
     try:
         connection = Connection(*at, timeout_ms=WAIT_MS)
         try:
             request = DescribeLogDirsRequest(topics=[])
-            answer = connection.call(request, DescribeLogDirsResponse)
+            return connection.call(request, DescribeLogDirsResponse)
         finally:
             connection.close()
     except PlogError as error:
-        text = f"the broker does not report its log directories: {error}"
+        return error
+
+
+def _offline(answer: DescribeLogDirsResponse | PlogError) -> Findings:
+    if isinstance(answer, DescribeLogDirsResponse):
+        for one in answer.results:
+            if one.error_code:
+                yield Finding("disks", Verdict.FAILURE, f"{one.log_dir} is offline", OFFLINE_ADVICE)
+
+
+def _disks(answer: DescribeLogDirsResponse | PlogError) -> Findings:
+    """Check the space of the log directories that are online."""
+    if isinstance(answer, PlogError):
+        text = f"the broker does not report its log directories: {answer}"
         yield Finding("disks", Verdict.WARNING, text, "see its log")
         return
     for one in answer.results:
-        if one.error_code:
-            text = f"{one.log_dir} is offline"
-            advice = "repair or mount its disk and restart: the broker's log has the reason"
-            yield Finding("disks", Verdict.FAILURE, text, advice)
-        elif one.total_bytes > 0:
+        if not one.error_code and one.total_bytes > 0:
             text = f"{one.log_dir} is online, {one.usable_bytes // MB:,} MB of"
             text += f" {one.total_bytes // MB:,} MB free"
             advice = "a full disk refuses records: lower retention.bytes or retention.ms"

@@ -266,14 +266,50 @@ def test_lost_disk_and_its_partitions_are_failures(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path, log_dirs=2, overrides=page) as broker:
         with Admin(broker.bootstrap) as admin:
             admin.create_topic("t", partitions=2)
+        properties = properties_of(broker)
         lost, _ = broker.log_dirs
         lost.rename(tmp_path / "gone")
-        lost.mkdir()
         until(lambda: len(failures(examine_client(broker.bootstrap))) == 2, "lost")
-        found = failures(examine_client(broker.bootstrap))
-    assert f"{lost} is offline" in found
-    (text,) = [one for one in found if "leader" in one]
-    assert text.startswith("partitions without a leader: 1 of 2 (t-")
+        from_elsewhere = failures(examine_client(broker.bootstrap))
+        without = examine(properties)
+        lost.mkdir()
+        with_another = examine(properties)
+    assert f"{lost} is offline" in from_elsewhere
+    text, _ = failures(without)
+    assert text == f"the running broker has lost {lost}: it does not exist"
+    text, _ = failures(with_another)
+    assert text == f"the running broker has lost {lost}: another directory is in its place"
+    for found in from_elsewhere, failures(without), failures(with_another):
+        (text,) = [one for one in found if "leader" in one]
+        assert text.startswith("partitions without a leader: 1 of 2 (t-")
+    for one in without, with_another:
+        assert [
+            found.text for found in one if f"{lost} " in found.text and found.text[0] == "/"
+        ] == []
+
+
+def test_directory_that_waits_for_a_restart_is_a_warning(
+    broker: BrokerProcess, tmp_path: Path
+) -> None:
+    new = tmp_path / "new"
+    found = examine(properties_of(broker, log_dirs=f"{broker.log_dirs[0]},{new}"))
+    assert f"{new} is not a log directory of the running broker" in warnings(found, "log.dirs")
+    used = f"{broker.log_dirs[0]} is in use by a running broker"
+    assert used in [one.text for one in of(found, "log.dirs")]
+
+
+def test_directory_of_a_broker_that_hangs_may_be_lost(tmp_path: Path, closed_port: int) -> None:
+    (log_dir,) = lock_log_dirs(Filesystem(), [tmp_path / "data"])
+    path, other = tmp_path / "server.properties", tmp_path / "other"
+    path.write_text(
+        f"log.dirs={log_dir.path},{other}\nlisteners=PLAINTEXT://127.0.0.1:{closed_port}\n"
+    )
+    try:
+        found = examine(str(path))
+    finally:
+        log_dir.unlock()
+    texts = warnings(found, "log.dirs")
+    assert f"the running broker does not use {other}: it has lost it, or never had it" in texts
 
 
 @pytest.mark.parametrize(
