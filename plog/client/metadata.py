@@ -120,6 +120,8 @@ class Cluster:
         bootstrap_servers: "host:port,..." or a list of such; one that answers suffices.
         client_id: what the brokers' logs call this client.
         request_timeout_ms: how long each response may take; at least 1.
+        stays_at_bootstrap: reach the broker of a cluster of one by its bootstrap address. The
+            address that it advertises may be wrong.
     """
 
     def __init__(
@@ -128,9 +130,12 @@ class Cluster:
         *,
         client_id: str = "plog",
         request_timeout_ms: int = 30_000,
+        stays_at_bootstrap: bool = False,
     ) -> None:
         at_least(1, request_timeout_ms=request_timeout_ms)
         self._bootstrap = parse_bootstrap(bootstrap_servers)
+        self._stays_at_bootstrap = stays_at_bootstrap
+        self._answered = self._bootstrap[0]
         self._client_id = client_id
         self._timeout_ms = request_timeout_ms
         self._connections: dict[tuple[str, int], Connection] = {}
@@ -164,7 +169,9 @@ class Cluster:
             self.bootstrap,
             client_id=self._client_id,
             request_timeout_ms=self._timeout_ms,
+            stays_at_bootstrap=self._stays_at_bootstrap,
         )
+        twin._answered = self._answered
         twin.nodes = dict(self.nodes)
         return twin
 
@@ -196,8 +203,7 @@ class Cluster:
         Raises:
             NetworkException: the broker is not known, or cannot be reached.
         """
-        node = self._node(node_id)
-        return self._connect(node.host, node.port)
+        return self._connect(*self._address_of(node_id))
 
     def connection(self, node_id: int) -> Connection:
         """Return the shared connection to a broker; open it if necessary.
@@ -205,8 +211,7 @@ class Cluster:
         Raises:
             NetworkException: the broker is not known, or cannot be reached.
         """
-        node = self._node(node_id)
-        return self._shared(node.host, node.port)
+        return self._shared(*self._address_of(node_id))
 
     def ask_any(self, request: Struct, response: type[R]) -> R:
         """Ask the brokers in turn; return the first response.
@@ -217,7 +222,9 @@ class Cluster:
         faults: list[KafkaError] = []
         for host, port in self._addresses():
             try:
-                return self._shared(host, port).call(request, response)
+                answer = self._shared(host, port).call(request, response)
+                self._answered = host, port
+                return answer
             except (NetworkException, RequestTimedOut) as fault:
                 faults.append(fault)
         # Sorted: the brokers are asked in random order, and equal warnings are logged once.
@@ -337,16 +344,22 @@ class Cluster:
             if part_now is not None and NO_EPOCH < part_now.leader_epoch < part_before.leader_epoch:
                 info.partitions[index] = part_before
 
-    def _node(self, node_id: int) -> Node:
+    def _address_of(self, node_id: int) -> tuple[str, int]:
         node = self.nodes.get(node_id)
         if node is None:
             raise NetworkException(f"broker {node_id} is not known")
-        return node
+        return self._answered if self._is_at_bootstrap else (node.host, node.port)
+
+    @property
+    def _is_at_bootstrap(self) -> bool:
+        return self._stays_at_bootstrap and len(self.nodes) <= 1
 
     def _addresses(self) -> Iterator[tuple[str, int]]:
         """Yield every known address: connected ones first, then the others in random order."""
         connected = [at for at, connection in self._connections.items() if connection.is_usable]
         known = [(node.host, node.port) for node in self.nodes.values()]
+        if self._is_at_bootstrap:
+            known = []
         others = list(dict.fromkeys(known + self._bootstrap))
         random.shuffle(others)
         yield from dict.fromkeys(connected + others)

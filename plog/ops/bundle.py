@@ -19,11 +19,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from plog import __version__
 from plog.client.connection import address_of
-from plog.client.metadata import parse_bootstrap
+from plog.client.metadata import Cluster, parse_bootstrap
 from plog.errors import ConfigError, KafkaError, NetworkException, PlogError, RequestTimedOut
 from plog.ops import cluster_facts, host_facts
 from plog.ops.doctor import examine, examine_client
@@ -39,6 +39,7 @@ from plog.settings.properties import load_properties
 from plog.settings.server_properties import read
 from plog.storage.log_dir import is_locked
 
+T = TypeVar("T")
 MAX_LOG_BYTES = 32 << 20
 MAX_PAGE_BYTES = 32 << 20
 JOURNAL_TIMEOUT_S = 60
@@ -224,22 +225,26 @@ def _parts(source: Source, settings: BrokerSettings | None, places: Sequence[Pat
 
     unreachable: list[PlogError] = []
 
-    def of_broker(ask: Callable[[str], Any]) -> Any:
+    def asked(ask: Callable[[], T]) -> T:
         if source.bootstrap is None:
             _check_running(settings, places)
         if unreachable:  # a broker that hangs is waited for once
             raise unreachable[0]
         try:
-            return ask(address)
+            return ask()
         except (NetworkException, RequestTimedOut) as error:
             unreachable.append(error)
             raise
+
+    def of_cluster(describe: Callable[[Cluster], Any]) -> Any:
+        with asked(partial(cluster_facts.reach, address)) as reached:
+            return describe(reached)
 
     def of_process() -> Any:
         _check_running(settings, places)
         return host_facts.process(host_facts.broker_process(places))
 
-    def page(address: str) -> str:
+    def page() -> str:
         return _page(address, settings if source.bootstrap is None else None)
 
     def of_host(make: Callable[[], Any]) -> Callable[[], Any]:
@@ -259,13 +264,13 @@ def _parts(source: Source, settings: BrokerSettings | None, places: Sequence[Pat
         ("disks.json", "space, files and partitions in the log directories",
          of_host(lambda: host_facts.disks(places))),
         ("process.json", "the broker's process and its threads", of_host(of_process)),
-        ("metrics.txt", "metrics page", lambda: of_broker(page)),
-        ("cluster.json", "brokers and features", lambda: of_broker(cluster_facts.cluster)),
+        ("metrics.txt", "metrics page", lambda: asked(page)),
+        ("cluster.json", "brokers and features", lambda: of_cluster(cluster_facts.cluster)),
         ("broker-settings.json", "settings that the broker uses now",
-         lambda: of_broker(cluster_facts.broker_settings)),
-        ("topics.json", "topics and partitions", lambda: of_broker(cluster_facts.topics)),
-        ("groups.json", "consumer groups", lambda: of_broker(cluster_facts.groups)),
-        ("transactions.json", "transactional ids", lambda: of_broker(cluster_facts.transactions)),
+         lambda: of_cluster(cluster_facts.broker_settings)),
+        ("topics.json", "topics and partitions", lambda: of_cluster(cluster_facts.topics)),
+        ("groups.json", "consumer groups", lambda: of_cluster(cluster_facts.groups)),
+        ("transactions.json", "transactional ids", lambda: of_cluster(cluster_facts.transactions)),
         ("log.txt", f"last {source.log_lines:,} log lines",
          of_host(partial(_log, source)) if source.log is None else partial(_log, source)),
     ]  # fmt: skip

@@ -1,14 +1,22 @@
-"""Describes a cluster as JSON: its brokers, topics, groups and transactions, bounded in size."""
+"""Describes a cluster as JSON: its brokers, topics, groups and transactions, bounded in size.
+
+Reaches the broker of a cluster of one by its bootstrap address: a description is wanted most when
+something is wrong, and that may be `advertised.listeners`.
+"""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from plog.client.admin import BROKER, Admin
 from plog.client.group_admin import GroupAdmin
 from plog.client.group_survey import SurveyedGroup
+from plog.client.metadata import Cluster, Node
 from plog.client.transaction_admin import TransactionAdmin
+from plog.errors import KafkaError
 
 MAX_TOPICS = 1000
 MAX_GROUPS = 200
@@ -18,32 +26,55 @@ MAX_TRANSACTIONS = 1000
 WAIT_MS = 5_000
 
 
-def cluster(bootstrap: str) -> dict[str, Any]:
+def reach(bootstrap: str) -> Cluster:
+    """Return a cluster at whose bootstrap address a broker answers.
+
+    Raises:
+        KafkaError: no broker answers.
+    """
+    found = Cluster(
+        bootstrap, client_id="plog-admin", request_timeout_ms=WAIT_MS, stays_at_bootstrap=True
+    )
+    found.refresh([])
+    return found
+
+
+def cluster(reached: Cluster) -> dict[str, Any]:
     """Return the cluster's id, its brokers and its features."""
-    with Admin(bootstrap, request_timeout_ms=WAIT_MS) as admin:
+    with Admin(reached, request_timeout_ms=WAIT_MS) as admin:
         return {
             "cluster_id": admin.cluster_id(),
             "controller_id": admin.controller_id(),
             "brokers": [one._asdict() for one in admin.nodes()],
-            "features": [one._asdict() for one in admin.features()],
+            "features": _or_error(lambda: [one._asdict() for one in admin.features()]),
         }
 
 
-def broker_settings(bootstrap: str) -> dict[str, Any]:
+def broker_settings(reached: Cluster) -> dict[str, Any]:
     """Return the settings that each broker uses now, and where each comes from."""
-    with Admin(bootstrap, request_timeout_ms=WAIT_MS) as admin:
+    with Admin(reached, request_timeout_ms=WAIT_MS) as admin:
         return {
-            str(node.node_id): {
-                one.name: {"value": one.value, "source": one.source}
-                for one in admin.describe_configs(BROKER, str(node.node_id))
-            }
+            str(node.node_id): _or_error(partial(_settings_of, admin, node))
             for node in admin.nodes()
         }
 
 
-def topics(bootstrap: str) -> dict[str, Any]:
+def _settings_of(admin: Admin, node: Node) -> dict[str, Any]:
+    entries = admin.describe_configs(BROKER, str(node.node_id))
+    return {one.name: {"value": one.value, "source": one.source} for one in entries}
+
+
+def _or_error(ask: Callable[[], Any]) -> Any:
+    """Return an answer, or the reason why a broker gives none."""
+    try:
+        return ask()
+    except KafkaError as error:
+        return {"error": str(error)}
+
+
+def topics(reached: Cluster) -> dict[str, Any]:
     """Return the topics and the state of their partitions."""
-    with Admin(bootstrap, request_timeout_ms=WAIT_MS) as admin:
+    with Admin(reached, request_timeout_ms=WAIT_MS) as admin:
         found = admin.topics()
     return {
         "count": len(found),
@@ -68,9 +99,9 @@ def topics(bootstrap: str) -> dict[str, Any]:
     }
 
 
-def groups(bootstrap: str) -> dict[str, Any]:
+def groups(reached: Cluster) -> dict[str, Any]:
     """Return the consumer groups, their members and their lag."""
-    with GroupAdmin(bootstrap, request_timeout_ms=WAIT_MS) as admin:
+    with GroupAdmin(reached, request_timeout_ms=WAIT_MS) as admin:
         survey = admin.survey(int(time.time() * 1000))
     return {
         "count": len(survey.groups),
@@ -103,9 +134,9 @@ def _group(one: SurveyedGroup) -> dict[str, Any]:
     }
 
 
-def transactions(bootstrap: str) -> dict[str, Any]:
+def transactions(reached: Cluster) -> dict[str, Any]:
     """Return the transactional ids and their states."""
-    with TransactionAdmin(bootstrap, request_timeout_ms=WAIT_MS) as admin:
+    with TransactionAdmin(reached, request_timeout_ms=WAIT_MS) as admin:
         listed = admin.transactions()
     return {
         "count": len(listed),

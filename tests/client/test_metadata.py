@@ -21,7 +21,7 @@ from plog.protocol.messages.list_offsets import (
     ListOffsetsResponse,
     ListOffsetsTopicResponse,
 )
-from plog.protocol.messages.metadata import MetadataResponse
+from plog.protocol.messages.metadata import MetadataResponse, MetadataResponseBroker
 from plog.types import TopicPartition
 from tests.client.fake_broker import CLOSE, FakeBroker
 from tests.servers import free_port
@@ -100,6 +100,32 @@ def test_twin_knows_the_brokers_and_has_connections_of_its_own(host):
             twin.refresh([])
         cluster.refresh([])
         assert fake.count(ApiVersionsRequest) == 2
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_wrong_advertised_address_of_the_only_broker_may_be_ignored(count):
+    """With several brokers the bootstrap server may be another one, so they are not ignored."""
+    wrong = free_port()
+    brokers = [
+        MetadataResponseBroker(node_id=number, host="127.0.0.1", port=wrong, rack=None)
+        for number in range(1, count + 1)
+    ]
+    with FakeBroker() as fake:
+        fake.answers[ApiKey.METADATA] = lambda *_: MetadataResponse(
+            brokers=brokers, controller_id=1, cluster_id="fake", topics=[]
+        )
+        servers = [f"127.0.0.1:{free_port()}", fake.bootstrap]
+        for stays in False, True:
+            with Cluster(servers, stays_at_bootstrap=stays) as cluster:
+                cluster.refresh([])
+                with cluster.twin() as twin:
+                    for one in cluster, twin:
+                        assert one.nodes[1].port == wrong
+                        if stays and count == 1:
+                            assert one.connection(1).peer == fake.bootstrap
+                        else:
+                            with pytest.raises(BrokerUnreachable, match=str(wrong)):
+                                one.connection(1)
 
 
 def test_cluster_without_a_broker_names_every_address():

@@ -7,15 +7,20 @@ import os
 import stat
 import tarfile
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from plog.cli import main
 from plog.client.admin import Admin
+from plog.client.group_admin import GroupAdmin
+from plog.ops import cluster_facts
 from plog.ops.bundle import Bundle, BundleError, Source, collect, default_name, unused_path
 from plog.ops.page_address import page_from
 from plog.ops.secrets import HIDDEN, Masker
+from plog.types import TopicPartition
+from tests.handlers.wire import create_topic, speak
 from tests.ops.test_doctor import unit  # noqa: F401 - a fixture
 from tests.servers import BrokerProcess, free_port
 
@@ -228,6 +233,44 @@ def test_bundle_waits_once_for_a_broker_that_hangs(
     process = json.loads(bundle.contents["process.json"])
     assert {one["state"] for one in process["threads"]} == {"T"}
     assert b"the running broker does not answer" in bundle.contents["doctor.txt"]
+
+
+def test_wrong_advertised_address_hides_no_part(tmp_path: Path) -> None:
+    """A name that does not exist, and an address at which nothing listens."""
+    made = BrokerProcess(tmp_path)
+    other = free_port()
+    made.overrides |= {
+        "listeners": f"PLAINTEXT://{made.bootstrap},CLOSED://127.0.0.1:{other}",
+        "advertised.listeners": f"PLAINTEXT://plog.invalid:9092,CLOSED://127.0.0.1:{free_port()}",
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CLOSED:PLAINTEXT",
+    }
+    path = tmp_path / "server.properties"
+    path.write_text("".join(f"{key}={value}\n" for key, value in made.overrides.items()))
+    with made:
+        with closing(speak(made.port)) as client:
+            create_topic(client, "flights", partitions=3)
+        with cluster_facts.reach(made.bootstrap) as reached, GroupAdmin(reached) as groups:
+            groups.commit("readers", {TopicPartition("flights", 0): 0})
+        bundles = [
+            collect(Source(str(path))),
+            collect(Source(bootstrap=f"127.0.0.1:{other}")),
+            collect(Source(bootstrap=f"127.0.0.1:{free_port()},{made.bootstrap}")),
+        ]
+    for bundle in bundles:
+        found = bundle.contents
+        failed = {part.name for part in bundle.parts if part.error}
+        assert failed <= OF_THE_HOST | {"metrics.txt"}
+        assert json.loads(found["cluster.json"])["features"]
+        (settings,) = json.loads(found["broker-settings.json"]).values()
+        assert settings["num.partitions"]["value"] == "1"
+        names = [one["name"] for one in json.loads(found["topics.json"])["topics"]]
+        assert "flights" in names
+        (group,) = json.loads(found["groups.json"])["groups"]
+        assert (group["group_id"], group["lag"]["records"]) == ("readers", 0)
+        assert json.loads(found["transactions.json"])["count"] == 0
+        assert b"cannot be reached from here" in found["doctor.txt"]
+    (broker,) = json.loads(bundles[0].contents["cluster.json"])["brokers"]
+    assert broker["host"] == "plog.invalid"
 
 
 def test_bundle_without_a_broker_names_what_is_missing(tmp_path: Path) -> None:

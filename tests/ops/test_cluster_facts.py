@@ -40,7 +40,8 @@ def test_group_that_is_deleted_meanwhile_does_not_hide_the_others(
                 groups.commit(name, {TopicPartition("t", 0): 0})
         monkeypatch.setattr(GroupAdmin, "_list", list_one_more)
         monkeypatch.setattr(Connection, "call", count)
-        found = cluster_facts.groups(broker.bootstrap)
+        with cluster_facts.reach(broker.bootstrap) as reached:
+            found = cluster_facts.groups(reached)
     assert [one["group_id"] for one in found["groups"]] == KEPT
     assert [one["state"] for one in found["groups"]] == ["Empty"] * len(KEPT)
     assert {one["lag"]["records"] for one in found["groups"]} == {0}
