@@ -13,10 +13,13 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from typing import NamedTuple
 
 from plog.coordinator.group_log import CommittedOffset
 from plog.types import NO_TIMESTAMP, ZERO_UUID, TopicPartition
+
+_topic = attrgetter("topic")
 
 
 class Placed(NamedTuple):
@@ -46,6 +49,10 @@ class GroupOffsets:
         """Return the committed offset of a partition, or None."""
         placed = self._committed.get(at)
         return None if placed is None else placed.committed
+
+    def topics(self) -> set[str]:
+        """Return the topics with committed offsets."""
+        return set(map(_topic, list(self._committed)))
 
     @property
     def is_forgettable(self) -> bool:

@@ -12,7 +12,7 @@ from plog._native.faults import Fault
 from plog.client.admin import Admin
 from plog.client.group_admin import GroupAdmin
 from plog.ops import watch
-from plog.ops.metrics import record_times
+from plog.ops.metrics import lag, record_times
 from plog.ops.watch import Reading
 from plog.storage.log import Log
 from plog.types import TopicPartition
@@ -130,6 +130,51 @@ def test_pairs_with_the_least_lag_are_left_out(running: Running, topic: str) -> 
     assert page.labels(RECORDS, "group") == ["at 0", "at 1", "at 2"]
     assert page.labels(SECONDS, "group") == ["at 0", "at 1", "at 2"]
     assert page.value(OMITTED) == 2
+
+
+def test_largest_of_many_pairs_are_found_in_turn_and_stay(
+    running: Running, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lag, "MAX_OFFSETS", 2)
+    write(running, topic, 0, 1, 1, 1, 1)
+    for offset in reversed(range(6)):
+        commit(running, f"at {offset}", {(topic, 0): min(offset, 4)})
+
+    def shown() -> dict[str, float]:
+        page = reading(running)
+        groups = page.labels(RECORDS, "group")
+        assert page.value(OMITTED) == 6 - len(groups)
+        assert page.labels(SECONDS, "group") == groups
+        return {group: page.value(RECORDS, group=group) for group in groups}
+
+    largest = {"at 0": 4, "at 1": 3, "at 2": 2}
+    pages = [shown() for _ in range(3)]  # each looks at two of the six groups
+    assert pages[-1] == largest
+    assert [len(page) for page in pages] == [2, 3, 3]
+    assert shown() == shown() == shown() == largest
+    # Lags of pairs that are shown are of the same reading.
+    write(running, topic, 0, 1)
+    assert shown() == {group: records + 1 for group, records in largest.items()}
+    commit(running, "at 0", {(topic, 0): 5})
+    for _ in range(3):
+        last = shown()
+    assert last == {"at 1": 4, "at 2": 3, "at 3": 2}
+    # Of equal lags those stay that are shown.
+    commit(running, "at 0", {(topic, 0): 3})
+    assert [shown() for _ in range(6)] == [last] * 6
+
+
+def test_pairs_that_all_have_room_are_shown_at_once(
+    running: Running, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lag, "MAX_OFFSETS", 1)
+    write(running, topic, 1, 1, 1)
+    for group in "a", "b", "c":
+        commit(running, group, {(topic, 0): 0, (topic, 1): 1})
+    page = reading(running)
+    assert page.labels(RECORDS, "group") == ["a", "b", "c"]
+    assert {page.value(RECORDS, group=group) for group in "abc"} == {1}
+    assert page.value(OMITTED) == 0
 
 
 def test_lag_of_a_deleted_topic_is_gone(running: Running, topic: str) -> None:
