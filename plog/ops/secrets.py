@@ -1,7 +1,8 @@
 """Masks secrets in settings, variables and log lines, before a file leaves the host.
 
 Owns two rules. A value is a secret if its key's name says so. Once a secret is known, it is masked
-wherever it occurs. The rules prefer to hide too much.
+wherever it occurs; a short one only as a word, because other words may contain it. The rules prefer
+to hide too much.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from typing import Any, Final
 HIDDEN: Final = "[hidden]"
 MIN_KNOWN: Final = 4
 """Shorter secrets are not searched for in other texts: they occur in every text."""
+MIN_ANYWHERE: Final = 8
+"""Shorter secrets are searched for as words."""
 _PASSWORD = r"passw(?:or)?d|passphrase|pwd"
 _WORDS = rf"{_PASSWORD}|secret|token|credential|jaas|private.?key|api.?key|master.?key"
 _SECRET = re.compile(_WORDS, re.IGNORECASE)
@@ -23,6 +26,14 @@ _HIDDEN_KEY = re.compile(
 _DIRECTORIES = frozenset({"PWD", "OLDPWD"})
 """Variables of a shell whose names sound like a password's."""
 _PLAIN = frozenset({"true", "false", "none", "null"})
+
+_WORD_BEGINS = re.compile(
+    r"(?:^|\W|\\[abfnrtv]|\\x[0-9a-f]{2}|\\u[0-9a-f]{4}|%[0-9a-f]{2}|\x1b\[[0-9;]{0,9}m"
+    r"|(?<!\w)-[a-z])\Z",
+    re.IGNORECASE,
+)
+"""The end of the text before a word: an escape may end with a letter, and so may an option."""
+_ESCAPE_LENGTH = 12
 
 # A name begins where a word does, so that a long word is searched once.
 _START = r"(?<![\w.-])"
@@ -79,7 +90,10 @@ class Masker:
     def text(self, text: str) -> str:
         """Return a text without secrets."""
         for secret in sorted(self._known, key=len, reverse=True):
-            text = text.replace(secret, HIDDEN)
+            if len(secret) >= MIN_ANYWHERE:
+                text = text.replace(secret, HIDDEN)
+            elif secret in text:
+                text = _without_word(text, secret)
         text = _PEM.sub(HIDDEN, text)
         return "\n".join(map(self._line, text.split("\n")))
 
@@ -112,6 +126,18 @@ class Masker:
                 for before, one in zip([None, *value], value, strict=False)
             ]
         return self.text(value) if isinstance(value, str) else value
+
+
+def _without_word(text: str, secret: str) -> str:
+    """Mask a secret where no longer word contains it."""
+
+    def mask(found: re.Match[str]) -> str:
+        before = text[max(found.start() - _ESCAPE_LENGTH, 0) : found.start()]
+        is_word = not secret[0].isalnum() or _WORD_BEGINS.search(before)
+        return HIDDEN if is_word else secret
+
+    ends = r"(?!\w)" if secret[-1].isalnum() else ""
+    return re.sub(re.escape(secret) + ends, mask, text)
 
 
 def _is_option(word: Any) -> bool:

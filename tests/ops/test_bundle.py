@@ -46,6 +46,7 @@ SECRETS = {
     "jaas user": "alices-sesame",
     "logged jaas user": "bobs-sesame",
     "pem": "c2VzYW1lIG9mIGEga2V5",
+    "short": "zq7x",
 }
 JAAS = "org.example.PlainLoginModule required username='u' password=\"{}\""
 
@@ -57,6 +58,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     variables = {
         "PLOG_SSL_KEY_PASSWORD": SECRETS["variable"],
         "DB_PASSWORD": SECRETS["other variable"],
+        "CACHE_PASSWORD": SECRETS["short"],
     }
     made = BrokerProcess(directory, environment=variables)
     made.overrides |= {
@@ -96,6 +98,8 @@ def logged(directory: Path) -> Path:
         f'user_bob="{SECRETS["logged jaas user"]}"\n'
         f"-----BEGIN PRIVATE KEY-----\n{SECRETS['pem']}\n-----END PRIVATE KEY-----\n"
         f"again {SECRETS['properties']} and {SECRETS['override']}\n"
+        f"mysql -p{SECRETS['short']} at a%20{SECRETS['short']}, \\n{SECRETS['short']}."
+        f" \x1b[31m{SECRETS['short']}\x1b[0m\n"
         f"and the broker's {SECRETS['other variable']}, {SECRETS['variable']}\nlast\n"
     )
     return path
@@ -115,7 +119,7 @@ def test_bundle_of_a_running_broker(broker: BrokerProcess, tmp_path: Path) -> No
         (f"ssl.key.password={SECRETS['override']}",),
         {"PLOG_SSL_KEYSTORE_PASSWORD": SECRETS["variable"]},
         log=str(logged(tmp_path)),
-        log_lines=18,
+        log_lines=19,
     )
     bundle = collect(source)
     found = contents(bundle, tmp_path / default_name())
@@ -406,6 +410,30 @@ def test_long_lines_are_masked_in_a_short_time() -> None:
     """A search that begins at each sign of a long word would take minutes."""
     for text in ("x" * 100_000, "a:" * 20_000, "://" * 20_000, "{" * 100_000):
         assert Masker().text(text) == text
+
+
+@pytest.mark.parametrize("secret", ["pass", "a.b1", "secret7", "sés4", "$x_y", "-pw-"])
+def test_short_known_secret_is_masked_as_a_word(secret: str) -> None:
+    masker = Masker()
+    masker.learn("db.password", secret)
+    for before, after in (
+        *(("", ""), ("=", ""), ("u:", "@h"), ("'", "'"), ("[", "]"), ("/", "/"), ("a.", ".b")),
+        *(("-p", " -h"), ("\\n", "\\n"), ("\\u0020", ","), ("%3A", "%3D"), ("\\x1b", "\\x1b")),
+        *(("\x1b[1;31m", "\x1b[0m"), ("x\n", "\nx"), ("é ", " é")),
+    ):
+        found = masker.text(f"the {before}{secret}{after} it")
+        assert secret not in found
+        assert HIDDEN in found
+    if secret[0].isalnum():
+        kept = f"x{secret} {secret}age by{secret}ed é{secret} {secret}_file"
+        assert masker.text(kept) == kept
+
+
+@pytest.mark.parametrize("secret", ["password", "password-of-12"])
+def test_long_known_secret_is_masked_inside_of_words(secret: str) -> None:
+    masker = Masker()
+    masker.learn("db.pwd", secret)
+    assert masker.text(f"x{secret}s") == f"x{HIDDEN}s"
 
 
 def test_known_secrets_are_masked_everywhere_and_short_ones_by_name_only() -> None:
