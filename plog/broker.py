@@ -58,6 +58,7 @@ from plog.coordinator.txn_coordinator import TRANSACTIONS_TOPIC, TxnCoordinator
 from plog.handlers.context import Services
 from plog.handlers.dispatch import Dispatcher
 from plog.handlers.fetch_sessions import FetchSessions
+from plog.handlers.response_errors import ResponseErrors
 from plog.network.control_plane import ControlPlane
 from plog.network.listeners import (
     BoundListener,
@@ -352,7 +353,8 @@ class Broker:
             if at is not None:
                 purgatory.touch(at)
 
-        dispatcher = Dispatcher(services)
+        errors = None if self._pages is None else ResponseErrors()
+        dispatcher = Dispatcher(services, errors)
         control_plane = ControlPlane(
             reactor,
             dispatcher,
@@ -364,8 +366,8 @@ class Broker:
         undo.callback(purgatory.close)
         undo.callback(groups.stop_serving)
         # Whoever finds that clients are let in may look at the page.
-        if self._pages is not None:
-            self._open_metrics(self._pages, reactor, dispatcher, services)
+        if self._pages is not None and errors is not None:
+            self._open_metrics(self._pages, reactor, dispatcher, errors, services)
         for bound in self._bound:
             listen_on(bound, self._static.socket_listen_backlog_size)
             control_plane.add_listener(bound)
@@ -414,6 +416,7 @@ class Broker:
         pages: BrokerPages,
         reactor: Reactor,
         dispatcher: Dispatcher,
+        errors: ResponseErrors,
         services: Services,
     ) -> None:
         from plog.ops.metrics.page import Sources
@@ -421,7 +424,7 @@ class Broker:
         sources = Sources(
             reactor,
             dispatcher.times,
-            dispatcher.errors,
+            errors,
             [bound.listener.name for bound in self._bound],
             services.replicas.traffic,
             services.logs,

@@ -25,14 +25,18 @@ from plog.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
 
 
 class Dispatcher:
-    """Answers frames; one for the broker, called by the control plane."""
+    """Answers frames; one for the broker, called by the control plane.
 
-    def __init__(self, services: Services) -> None:
+    Args:
+        errors: counts the responses; None: nothing shows the counts.
+    """
+
+    def __init__(self, services: Services, errors: ResponseErrors | None) -> None:
         self._services = services
         self._handlers = load()
         self.times = {key: Histogram() for key in self._handlers}
         """From when a request was read to its answer, of each API."""
-        self.errors = ResponseErrors()
+        self._errors = errors
 
     def __call__(self, connection: Connection, frame: memoryview) -> Reply | Awaitable[Reply]:
         """Answer one request.
@@ -86,7 +90,8 @@ class Dispatcher:
             log_request(api, connection, header, took_us, answer)
         if answer is None:
             return NO_REPLY
-        self.errors.note(header.api_key, answer)
+        if self._errors is not None:
+            self._errors.note(header.api_key, answer)
         prefix = framing.encode_response_header(
             header.api_key, header.api_version, header.correlation_id
         )
@@ -100,6 +105,7 @@ class Dispatcher:
             max_version=handler.max_version,
         )
         answer = ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=[served])
-        self.errors.note(header.api_key, answer)
+        if self._errors is not None:
+            self._errors.note(header.api_key, answer)
         prefix = framing.encode_response_header(header.api_key, 0, header.correlation_id)
         return [prefix, codec.encode(answer, 0)]

@@ -18,6 +18,8 @@ from plog.protocol.schema import Struct
 
 ERROR_CODES = ("error_code", "partition_error_code")
 """The names of fields."""
+_NONE = int(ErrorCode.NONE)
+_NO_ERROR = frozenset({_NONE})
 
 Find = Callable[[Any, list[int]], None]
 """Appends the error codes of a structure to a list."""
@@ -42,17 +44,23 @@ class ResponseErrors:
 
 def errors_of(response: Struct) -> Counter[int]:
     """Return the error codes in a response with their numbers, without NONE."""
-    found: list[int] = []
-    if (find := _finder(type(response))) is not None:
-        find(response, found)
-    counts = Counter(found)
-    del counts[ErrorCode.NONE]
+    counts = Counter(_all_codes(response))
+    del counts[_NONE]
     return counts
 
 
 def codes_of(response: Struct) -> Set[int]:
     """Return the error codes in a response; NONE is among them only if there is no other."""
-    return errors_of(response).keys() or {ErrorCode.NONE}
+    codes = set(_all_codes(response))
+    codes.discard(_NONE)
+    return codes or _NO_ERROR
+
+
+def _all_codes(response: Struct) -> list[int]:
+    found: list[int] = []
+    if (find := _finder(type(response))) is not None:
+        find(response, found)
+    return found
 
 
 @cache

@@ -15,8 +15,9 @@ from plog._native.faults import Fault
 from plog.client.admin import Admin
 from plog.errors import ErrorCode
 from plog.handlers.request_log import error_text
-from plog.handlers.response_errors import codes_of
+from plog.handlers.response_errors import ResponseErrors, codes_of
 from plog.ops import watch
+from plog.protocol.api_keys import ApiKey
 from plog.protocol.messages.api_versions import ApiVersionsRequest
 from plog.protocol.messages.fetch import FetchableTopicResponse, FetchResponse, PartitionData
 from plog.protocol.messages.groups import HeartbeatRequest
@@ -212,6 +213,20 @@ def test_errors_of_other_apis_are_counted(running: Running) -> None:
     )
     running.receive()
     assert grown(running, "ApiVersions", before) == {"UNSUPPORTED_VERSION": 1}
+
+
+@pytest.mark.parametrize("page", [True, False])
+def test_responses_are_counted_for_a_page_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, page: bool
+) -> None:
+    noted: list[int] = []
+    monkeypatch.setattr(ResponseErrors, "note", lambda _, api_key, response: noted.append(api_key))
+    one = Running(tmp_path, **({"metrics_listener": "127.0.0.1:0"} if page else {}))
+    try:
+        one.wire.ask(HeartbeatRequest(group_id="g", generation_id=1, member_id="m"), 4)
+    finally:
+        one.stop()
+    assert (ApiKey.HEARTBEAT in noted) is page
 
 
 def data_of(code: int) -> PartitionData:
