@@ -80,7 +80,7 @@ from plog.storage.log_moves import LogMoves
 from plog.types import TopicPartition
 
 if TYPE_CHECKING:
-    from plog.ops.broker_pages import BrokerPages
+    from plog.ops.pages.broker_pages import BrokerPages
 
 log = logging.getLogger(__name__)
 
@@ -397,8 +397,8 @@ class Broker:
 
     def _serve_pages(self, bound: socket.socket) -> None:
         # Imported only by brokers that serve the pages.
-        from plog.ops.broker_pages import BrokerPages
-        from plog.ops.probes import Probes
+        from plog.ops.pages.broker_pages import BrokerPages
+        from plog.ops.pages.probes import Probes
 
         probes = Probes(
             asyncio.get_running_loop(),

@@ -26,7 +26,7 @@ from plog._native import crc32c
 from plog._native.reactor import ReactorStats
 from plog.broker import Broker
 from plog.errors import KafkaStorageError
-from plog.ops.health import PINGS_PER_INTERVAL, ServiceManager
+from plog.ops.service_manager import PINGS_PER_INTERVAL, ServiceManager
 from plog.ops.stderr_log import log_to_stderr
 from plog.settings.definitions import BrokerSettings
 

@@ -582,7 +582,7 @@ ROWS = [
         HOST,
         "service manager",
         "READY, STATUS, STOPPING, WATCHDOG over a socket; a hung thread is not alive",
-        (_of("ops/test_health.py"),),
+        (_of("ops/test_service_manager.py"),),
     ),
     Row(
         HOST,
@@ -626,7 +626,7 @@ ROWS = [
         HOST,
         "`plog doctor`",
         "properties, directories, listeners, limits, kernel settings; a running broker",
-        (_of("ops/test_doctor.py"), _of("ops/test_running_broker.py")),
+        (_of("ops/test_doctor.py"), _of("ops/test_doctor_running.py")),
     ),
     Row(
         HOST,
@@ -640,7 +640,7 @@ ROWS = [
             _of("ops/test_coordinator_metrics.py"),
             _of("ops/test_metrics_sources.py"),
             _of("ops/test_page_server.py"),
-            _of("ops/test_health_check.py"),
+            _of("ops/test_health_client.py"),
             _of("ops/test_watch.py"),
         ),
     ),

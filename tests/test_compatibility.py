@@ -103,7 +103,7 @@ NO_ROWS = {
     Shown("tests/ops/test_host_metrics.py"): "plog's own agent",
     Shown("tests/ops/test_log_lines.py"): "the form of log lines",
     Shown("tests/ops/test_protocol_docs.py"): "a page",
-    Shown("tests/ops/test_spark_doctor.py"): "where plog's own source is looked for",
+    Shown("tests/ops/test_doctor_spark.py"): "where plog's own source is looked for",
     Shown("tests/test_packages.py::test_spark_finds_the_format_of_an_installed_wheel"): (
         "Spark's, which the page does not list"
     ),

@@ -12,7 +12,7 @@ from plog.cli.output import json_option, print_json, print_rows
 from plog.cli.properties import takes_properties
 
 if TYPE_CHECKING:
-    from plog.ops.doctor import Finding
+    from plog.ops.doctor.findings import Finding
 
 
 @click.command()
@@ -66,7 +66,8 @@ def command(
       plog doctor --spark --conf > plog.conf
       spark-submit --properties-file plog.conf job.py
     """
-    from plog.ops.doctor import Verdict, examine, examine_client
+    from plog.ops.doctor.examination import examine, examine_client
+    from plog.ops.doctor.findings import Verdict
     from plog.types import counted
 
     if conf and (as_json or not spark):
@@ -81,7 +82,7 @@ def command(
             raise click.UsageError(
                 "--spark does not check a broker: omit PROPERTIES, --env and --override"
             )
-        from plog.ops.spark_doctor import find_python
+        from plog.ops.doctor.spark import find_python
 
         python, found = find_python()
         if conf:
@@ -107,7 +108,7 @@ def command(
 
 def print_conf(python: str | None, found: list[Finding]) -> None:
     """Print the properties file for Spark; failures go to stderr."""
-    from plog.ops.doctor import Verdict
+    from plog.ops.doctor.findings import Verdict
     from plog.spark.properties_file import properties_file
 
     click.echo(properties_file(python or sys.executable), nl=False)

@@ -30,8 +30,8 @@ def command(
       plog health --env /etc/plog/server.properties
     """
     from plog.errors import PlogError
-    from plog.ops.health_check import ask_listener, ask_page
-    from plog.ops.page_paths import HEALTH, READY
+    from plog.ops.health_client import ask_listener, ask_page
+    from plog.ops.pages.paths import HEALTH, READY
     from plog.settings.server_properties import read
 
     settings, _ = read(properties, overrides, environment)

@@ -1,1 +1,1 @@
-"""Tools around the broker: pages from declarations, log files read, log lines."""
+"""The operators' tools: checks, pages, metrics, bundles, dumps, loads, log lines."""

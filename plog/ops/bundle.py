@@ -26,12 +26,12 @@ from plog.client.connection import address_of
 from plog.client.metadata import Cluster, parse_bootstrap
 from plog.errors import ConfigError, KafkaError, NetworkException, PlogError, RequestTimedOut
 from plog.ops import cluster_facts, host_facts
-from plog.ops.doctor import examine, examine_client
-from plog.ops.findings import Finding
-from plog.ops.page_address import PageAddress, find_page, metrics_listener, page_from
-from plog.ops.page_paths import METRICS
+from plog.ops.doctor.examination import examine, examine_client
+from plog.ops.doctor.findings import Finding
+from plog.ops.doctor.units import Unit, unit_of
+from plog.ops.pages.address import PageAddress, find_page, metrics_listener, page_from
+from plog.ops.pages.paths import METRICS
 from plog.ops.secrets import Masker
-from plog.ops.units import Unit, unit_of
 from plog.printable import printable
 from plog.settings.definitions import BrokerSettings
 from plog.settings.listeners import EVERYWHERE

@@ -16,7 +16,7 @@ from urllib.error import HTTPError, URLError
 from prometheus_client.parser import text_string_to_metric_families
 
 from plog.ops.metrics.families import BUILD, FAST
-from plog.ops.page_paths import METRICS
+from plog.ops.pages.paths import METRICS
 
 PERCENTILES = (0.5, 0.99, 0.999)
 READ_TIMEOUT_S = 10.0

@@ -24,7 +24,7 @@ from plog.client.admin import Admin
 from plog.client.producer import Producer
 from plog.errors import ConfigError, ErrorCode, KafkaStorageError
 from plog.network.listeners import listen_on
-from plog.ops.health import ServiceManager
+from plog.ops.service_manager import ServiceManager
 from plog.server import serve
 from plog.settings.definitions import BrokerSettings
 from plog.storage.log_dir import CLEAN_SHUTDOWN_FILE, META_PROPERTIES

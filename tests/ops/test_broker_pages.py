@@ -13,9 +13,9 @@ import pytest
 
 from plog import __version__
 from plog.broker import Broker
-from plog.ops import probes
-from plog.ops.broker_pages import BrokerPages
 from plog.ops.metrics.topics import Topics
+from plog.ops.pages import probes
+from plog.ops.pages.broker_pages import BrokerPages
 from plog.storage.log_manager import LogManager
 from tests.broker.test_start import settings_of
 from tests.handlers.running import Running

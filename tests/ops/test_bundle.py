@@ -17,7 +17,7 @@ from plog.client.admin import Admin
 from plog.client.group_admin import GroupAdmin
 from plog.ops import cluster_facts
 from plog.ops.bundle import Bundle, BundleError, Source, collect, default_name, unused_path
-from plog.ops.page_address import page_from
+from plog.ops.pages.address import page_from
 from plog.ops.secrets import HIDDEN, Masker
 from plog.types import TopicPartition
 from tests.handlers.wire import create_topic, speak
@@ -222,7 +222,7 @@ def test_page_is_reachable_from_the_clients_host(listener: str, host: str, addre
 def test_bundle_waits_once_for_a_broker_that_hangs(
     broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("plog.ops.running_broker.WAIT_MS", 200)
+    monkeypatch.setattr("plog.ops.doctor.running_broker.WAIT_MS", 200)
     monkeypatch.setattr("plog.ops.cluster_facts.WAIT_MS", 200)
     monkeypatch.setattr("plog.ops.bundle.WAIT_S", 0.2)
     with broker.suspended():

@@ -20,8 +20,9 @@ import pytest
 
 from plog.cli.doctor import command
 from plog.cluster.store_copy import FILE_NAME
-from plog.ops.doctor import Finding, Verdict, examine
-from plog.ops.units import unit_of
+from plog.ops.doctor.examination import examine
+from plog.ops.doctor.findings import Finding, Verdict
+from plog.ops.doctor.units import unit_of
 from plog.storage.log_dir import DIRECTORY_ID, META_PROPERTIES, decode_properties
 from tests.conftest import ROOT
 from tests.handlers.wire import create_topic, speak
@@ -346,7 +347,7 @@ def unit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     places = tmp_path / "etc/systemd/system", tmp_path / "usr/lib/systemd/system"
     for place in places:
         place.mkdir(parents=True)
-    monkeypatch.setattr("plog.ops.units.PLACES", places)
+    monkeypatch.setattr("plog.ops.doctor.units.PLACES", places)
     text = (ROOT / "systemd" / "plog.service").read_text()
     properties = tmp_path / "server.properties"
     installed = places[1] / "plog.service"
@@ -482,7 +483,7 @@ Kernel = Callable[..., None]
 def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Kernel:
     """Have the kernel's settings be these, and no others."""
     place = tmp_path / "proc"
-    monkeypatch.setattr("plog.ops.doctor.KERNEL", place)
+    monkeypatch.setattr("plog.ops.doctor.host.KERNEL", place)
 
     def be(**values: object) -> None:
         for name, value in values.items():

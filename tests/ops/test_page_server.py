@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from plog.ops.page_server import HEAD_BYTES, Page, PageServer
+from plog.ops.pages.server import HEAD_BYTES, Page, PageServer
 from tests.waiting import until
 
 TIMEOUT_S = 60

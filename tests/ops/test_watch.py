@@ -18,7 +18,7 @@ import pytest
 
 from plog.cli import top
 from plog.ops import watch
-from plog.ops.page_server import Page, PageServer
+from plog.ops.pages.server import Page, PageServer
 from plog.ops.watch import Reading, Watch
 from tests.servers import free_port
 

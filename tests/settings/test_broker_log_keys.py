@@ -21,7 +21,7 @@ LEVELS = "FATAL, ERROR, WARN, INFO, DEBUG, TRACE"
             (("plog.cluster.controller", "WARN"), ("root", "ERROR")),
         ),
         # A module that only some brokers import, and the standard library's.
-        ("plog.ops.page_server=TRACE", (("plog.ops.page_server", "TRACE"),)),
+        ("plog.ops.pages.server=TRACE", (("plog.ops.pages.server", "TRACE"),)),
         ("asyncio=FATAL", (("asyncio", "FATAL"),)),
     ],
 )

@@ -14,9 +14,9 @@ from http import HTTPStatus
 from plog import __version__
 from plog.ops.log_counts import LogCounts
 from plog.ops.metrics.page import MetricsPage, Sources
-from plog.ops.page_paths import HEALTH, METRICS, READY
-from plog.ops.page_server import STOP_S, Page, PageServer, Request
-from plog.ops.probes import Phase, Probes
+from plog.ops.pages.paths import HEALTH, METRICS, READY
+from plog.ops.pages.probes import Phase, Probes
+from plog.ops.pages.server import STOP_S, Page, PageServer, Request
 
 log = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from http.client import HTTPException
 
 from plog.client.connection import Connection, address_of
 from plog.errors import PlogError
-from plog.ops.page_paths import HEALTH, METRICS, READY
+from plog.ops.pages.paths import HEALTH, METRICS, READY
 from plog.settings.listeners import EVERYWHERE, Address, Listener
 
 WAIT_S = 5.0

@@ -21,7 +21,7 @@ from tempfile import TemporaryFile
 from typing import Any, NamedTuple
 
 from plog import __version__
-from plog.ops.doctor import Finding, Findings, Verdict
+from plog.ops.doctor.findings import Finding, Findings, Verdict
 
 OLDEST_SPARK = (4, 2)
 OLDEST_PYARROW = (18,)

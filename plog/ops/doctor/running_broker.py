@@ -22,12 +22,12 @@ from plog.client.connection import Connection, address_of
 from plog.client.metadata import parse_bootstrap
 from plog.errors import KafkaError, PlogError
 from plog.ops import watch
-from plog.ops.findings import Finding, Findings, Verdict, graded
-from plog.ops.health_check import Unhealthy, ask_page
+from plog.ops.doctor.findings import Finding, Findings, Verdict, graded
+from plog.ops.health_client import Unhealthy, ask_page
 from plog.ops.host_facts import broker_process
-from plog.ops.page_address import NO_PAGE, find_page
-from plog.ops.page_paths import READY
-from plog.ops.probes import Phase
+from plog.ops.pages.address import NO_PAGE, find_page
+from plog.ops.pages.paths import READY
+from plog.ops.pages.probes import Phase
 from plog.printable import printable
 from plog.protocol.messages.cluster import DescribeLogDirsRequest, DescribeLogDirsResponse
 from plog.protocol.messages.metadata import MetadataRequest, MetadataResponse

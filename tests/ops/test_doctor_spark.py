@@ -16,9 +16,9 @@ import pytest
 from click.testing import CliRunner
 
 from plog.cli.doctor import command
-from plog.ops import spark_doctor
-from plog.ops.doctor import Finding, Verdict
-from plog.ops.spark_doctor import examine_spark
+from plog.ops.doctor import spark as spark_checks
+from plog.ops.doctor.findings import Finding, Verdict
+from plog.ops.doctor.spark import examine_spark
 from plog.spark.session import SETTINGS
 from tests.conftest import ROOT
 
@@ -71,7 +71,7 @@ def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Environment:
 def answer(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The report of the tests' own Python."""
     path = tmp_path_factory.mktemp("probe") / "answer.json"
-    program = spark_doctor.PROBE.read_text()
+    program = spark_checks.PROBE.read_text()
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     with path.open("wb") as out:
         subprocess.run([sys.executable, "-c", program], env=environment, stdout=out, check=True)
@@ -174,7 +174,7 @@ def test_what_is_no_python_is_said(
 def test_python_that_hangs_is_not_waited_for(
     quick: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(spark_doctor, "PROBE_S", 0.2)
+    monkeypatch.setattr(spark_checks, "PROBE_S", 0.2)
     named = script(tmp_path / "hangs", "exec sleep 60")
     line = failure(examine_spark({**quick, "PYSPARK_PYTHON": str(named)}))
     assert "no response within 0.2 s" in line
@@ -283,7 +283,7 @@ def test_folder_that_has_plogs_name_is_no_plog(
 
 
 def test_another_plog_is_warned_of(quick: Environment, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spark_doctor, "__version__", "99")
+    monkeypatch.setattr(spark_checks, "__version__", "99")
     (line,) = lines_of(examine_spark(quick), Verdict.WARNING)
     assert "has plog " in line
     assert line.partition(" -> ")[0].endswith(" has 99")
@@ -423,15 +423,15 @@ def test_spark_env_is_read_as_by_sparks_own_script(
 ) -> None:
     spark_env(home / conf, text)
     given = {**environment, "SPARK_HOME": str(home), "SPARK_CONF_DIR": str(home / conf)}
-    place = spark_doctor._pyspark_here()
+    place = spark_checks._pyspark_here()
     program = f". {place}/bin/load-spark-env.sh 2>/dev/null; env -0"
     name = f"{home}/bin/spark-class"
     done = subprocess.run(
         ["bash", "-c", program, name], env=given, stdout=subprocess.PIPE, check=False
     )
     theirs = dict(one.split("=", 1) for one in done.stdout.decode().split("\0") if one)
-    after = spark_doctor._loaded(home, given)[0]
-    for variable in spark_doctor.SETTABLE:
+    after = spark_checks._loaded(home, given)[0]
+    for variable in spark_checks.SETTABLE:
         ours = after.get(variable)
         assert ours == (theirs if theirs else given).get(variable)
 
@@ -439,7 +439,7 @@ def test_spark_env_is_read_as_by_sparks_own_script(
 def test_spark_env_beside_a_pyspark_of_pip_is_read(
     quick: Environment, tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(spark_doctor, "_pyspark_here", lambda: home)
+    monkeypatch.setattr(spark_checks, "_pyspark_here", lambda: home)
     spark_env(home / "conf", "MINE=$SPARK_HOME")
     found = examine_spark(quick)
     assert lines_of(found, Verdict.FAILURE) == lines_of(found, Verdict.WARNING) == []
@@ -466,7 +466,7 @@ def test_spark_env_that_fails_or_hangs_is_warned_of(
     text: str,
     says: str,
 ) -> None:
-    monkeypatch.setattr(spark_doctor, "LOAD_S", 1)
+    monkeypatch.setattr(spark_checks, "LOAD_S", 1)
     file = spark_env(home / "conf", f"JAVA_HOME=/none\n{text}")
     child = tmp_path / "child"
     found = examine_spark({**quick, "SPARK_HOME": str(home), "CHILD": str(child)})
@@ -482,7 +482,7 @@ def test_spark_env_that_fails_or_hangs_is_warned_of(
 def test_spark_env_that_leaves_something_running_is_not_waited_for(
     quick: Environment, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(spark_doctor, "LOAD_S", 5)
+    monkeypatch.setattr(spark_checks, "LOAD_S", 5)
     spark_env(home / "conf", "{ sleep 10; :; } &\nJAVA_HOME=/none")
     assert "JAVA_HOME=/none" in failure(examine_spark({**quick, "SPARK_HOME": str(home)}))
 
@@ -597,8 +597,8 @@ def test_oldest_releases_are_those_that_the_package_asks_for() -> None:
         re.findall(r"(\w+)>=([\d.]+)", " ".join(project["optional-dependencies"]["spark"]))
     )
     assert asked == {
-        "pyspark": ".".join(map(str, spark_doctor.OLDEST_SPARK)),
-        "pyarrow": ".".join(map(str, spark_doctor.OLDEST_PYARROW)),
+        "pyspark": ".".join(map(str, spark_checks.OLDEST_SPARK)),
+        "pyarrow": ".".join(map(str, spark_checks.OLDEST_PYARROW)),
     }
-    oldest = ".".join(map(str, spark_doctor.OLDEST_PYTHON))
+    oldest = ".".join(map(str, spark_checks.OLDEST_PYTHON))
     assert project["requires-python"] == f">={oldest}"

@@ -18,15 +18,16 @@ from click.testing import CliRunner
 from plog import __version__
 from plog.cli.doctor import command
 from plog.client.admin import Admin
-from plog.ops.clocks import ClockState, kernel_clock
-from plog.ops.doctor import Finding, Verdict, examine, examine_client
-from plog.ops.page_paths import READY
-from plog.ops.running_broker import clock_difference
+from plog.ops.doctor.clocks import ClockState, kernel_clock
+from plog.ops.doctor.examination import examine, examine_client
+from plog.ops.doctor.findings import Finding, Verdict
+from plog.ops.doctor.running_broker import clock_difference
+from plog.ops.pages.paths import READY
 from plog.storage.filesystem import Filesystem
 from plog.storage.log_dir import lock_log_dirs
 from tests.handlers.wire import create_topic, speak
 from tests.ops.test_doctor import failures, warnings
-from tests.ops.test_health_check import page
+from tests.ops.test_health_client import page
 from tests.servers import BrokerProcess, free_port
 from tests.waiting import until
 
@@ -186,7 +187,7 @@ def test_page_states_its_time(broker: BrokerProcess) -> None:
 def test_descriptors_of_the_process_are_counted(
     broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch, share: float, verdict: Verdict
 ) -> None:
-    monkeypatch.setattr("plog.ops.running_broker.USED_SHARE", share)
+    monkeypatch.setattr("plog.ops.doctor.running_broker.USED_SHARE", share)
     *_, finding = of(examine(properties_of(broker)), "limits")
     assert finding.verdict is verdict
     (open_fds, most) = re.findall(r"[\d,]+", finding.text)
@@ -254,7 +255,7 @@ def test_broker_that_starts_or_stops_is_no_failure(
 def test_broker_that_does_not_answer_is_a_failure(
     broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("plog.ops.running_broker.WAIT_MS", 100)
+    monkeypatch.setattr("plog.ops.doctor.running_broker.WAIT_MS", 100)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         (text,) = failures(examine_client(address))
@@ -322,7 +323,7 @@ def test_directory_of_a_broker_that_hangs_may_be_lost(tmp_path: Path, closed_por
 def test_clock_that_nothing_sets_is_a_warning(
     monkeypatch: pytest.MonkeyPatch, state: ClockState, verdict: Verdict, text: str
 ) -> None:
-    monkeypatch.setattr("plog.ops.doctor.kernel_clock", lambda: state)
+    monkeypatch.setattr("plog.ops.doctor.host.kernel_clock", lambda: state)
     clock = of(examine_client("127.0.0.1:1"), "clock")[0]
     assert clock.verdict is verdict
     assert text in clock.text

@@ -19,7 +19,7 @@ import pytest
 from plog import server
 from plog._native.faults import Fault, inject
 from plog.broker import Broker
-from plog.ops.health import ServiceManager
+from plog.ops.service_manager import ServiceManager
 from plog.protocol.messages.produce import ProduceResponse
 from plog.settings.definitions import BrokerSettings
 from tests.handlers.wire import create_topic, eventually, make_batch, produce_request, speak

@@ -1,4 +1,4 @@
-"""Reports, as JSON, what Spark would find in a Python. `spark_doctor` runs it there with -c.
+"""Reports, as JSON, what Spark would find in a Python. The module `spark` runs it there with -c.
 
 The Python may be of any release, with plog or without. So this file imports only the standard
 library and uses no new syntax.

@@ -12,8 +12,8 @@ import pytest
 from click.testing import CliRunner
 
 from plog.cli.health import command
-from plog.ops.health_check import Unhealthy, ask_page
-from plog.ops.page_paths import HEALTH, METRICS, READY
+from plog.ops.health_client import Unhealthy, ask_page
+from plog.ops.pages.paths import HEALTH, METRICS, READY
 from plog.settings.listeners import Address
 from tests.servers import BrokerProcess, free_port
 

@@ -1,7 +1,7 @@
-"""Checks whether a broker can run well on this host, before it starts and while it runs.
+"""Checks this host: log directories, listeners, memory, limits, kernel, clock, processor.
 
-Owns the checks of the host and their advice. Never writes to a broker's files, because a broker may
-be running with the same settings. Each check is independent, so that one run reports every problem.
+Owns these checks and their advice. Never writes to a broker's files: a broker may be running with
+the same settings.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import resource
 import shlex
 import shutil
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
@@ -23,25 +23,19 @@ from plog._native import crc32c
 from plog.cluster.store import StoreError
 from plog.errors import ConfigError, InconsistentLogDirs
 from plog.network.listeners import bind
-from plog.ops.clocks import kernel_clock
-from plog.ops.findings import Finding, Findings, Verdict, graded
-from plog.ops.log_dirs import KnownLogDir, LogDirsError, LogDirState, copied_log_dirs
-from plog.ops.running_broker import (
+from plog.ops.doctor.clocks import kernel_clock
+from plog.ops.doctor.findings import Finding, Findings, Verdict, graded
+from plog.ops.doctor.running_broker import (
     OFFLINE_ADVICE,
     RunningBroker,
-    ask_running,
-    examine_address,
-    examine_running,
 )
-from plog.ops.units import Unit, is_under, unit_of
+from plog.ops.doctor.units import Unit, is_under
+from plog.ops.log_dirs import KnownLogDir, LogDirsError, LogDirState, copied_log_dirs
 from plog.settings.definitions import BrokerSettings
-from plog.settings.server_properties import read
 from plog.storage.filesystem import Filesystem
 from plog.storage.log_dir import DIRECTORY_ID, KRaftLogDir, LogDir, common_identity, is_locked
 from plog.storage.segment_files import parse_directory_name
 from plog.types import uuid_to_text
-
-__all__ = ["Finding", "Findings", "Verdict", "examine", "examine_client"]
 
 MB = 1 << 20
 DESCRIPTORS = 100_000
@@ -63,53 +57,13 @@ KRAFT_LISTENER = "CONTROLLER"
 """Name of the controller's listener in the server.properties that Kafka ships."""
 
 
-def examine(
-    properties: str | None,
-    overrides: tuple[str, ...] = (),
-    environment: Mapping[str, str] | None = None,
-) -> list[Finding]:
-    """Run all checks for a broker with these settings."""
-    try:
-        settings, warnings = read(properties, overrides, environment)
-    except ConfigError as error:
-        found = [Finding("settings", Verdict.FAILURE, line) for line in str(error).splitlines()]
-        found += [Finding("settings", Verdict.WARNING, line) for line in error.warnings]
-        text = "log directories and listeners are not checked yet"
-        advice = "correct the failures above and run this again"
-        return [*found, Finding("settings", Verdict.WARNING, text, advice), *_host()]
-    found = [Finding("settings", Verdict.WARNING, text) for text in warnings]
-    if not warnings:
-        place = properties or "default settings"
-        found.append(Finding("settings", Verdict.OK, f"{place}: all keys are supported"))
-    unit = None if properties is None else unit_of(properties)
-    places = [Path(text).absolute() for text in settings.log_dirs]
-    if unit is not None:
-        places = [unit.on_host(path) for path in places]
-    running = ask_running(settings, places)
-    looked_at = list(_log_dirs(settings, places, running))
-    found += looked_at
-    if all(one.verdict is not Verdict.FAILURE for one in looked_at):
-        found += _known_log_dirs(settings, places, properties)
-    found += _listeners(settings, is_running=running is not None)
-    for check in (_buffers, _memory):
-        found += check(settings)
-    if unit is not None:
-        found += _own_places(settings, unit)
-    found += _unit(settings, properties, unit)
-    return [*found, *_host(), *examine_running(settings, running, places)]
-
-
-def examine_client(bootstrap: str) -> list[Finding]:
-    """Check a broker from this host, on which its clients run."""
-    return [*examine_address(bootstrap), *_clock()]
-
-
 # -- log directories ---------------------------------------------------------------------------
 
 
-def _log_dirs(
+def examine_log_dirs(
     settings: BrokerSettings, paths: Sequence[Path], running: RunningBroker | None
 ) -> Findings:
+    """Check the log directories, at these paths on this host."""
     for place, count in Counter(map(os.path.realpath, paths)).items():
         if count > 1:
             yield Finding("log.dirs", Verdict.FAILURE, f"{place} appears {count} times")
@@ -161,7 +115,7 @@ def _not_in_use(path: Path, named: Path, running: RunningBroker) -> Finding | No
     return Finding("log.dirs", Verdict.FAILURE, text, OFFLINE_ADVICE)
 
 
-def _known_log_dirs(
+def examine_known_log_dirs(
     settings: BrokerSettings, paths: Sequence[Path], properties: str | None
 ) -> Findings:
     """Check for missing log directories: those that the broker used before."""
@@ -281,7 +235,7 @@ def _file_system(path: Path) -> str:
     return kind
 
 
-def _own_places(settings: BrokerSettings, unit: Unit) -> Findings:
+def examine_own_places(settings: BrokerSettings, unit: Unit) -> Findings:
     """Report log directories that the service sees at another path than the host."""
     for path in (Path(text).absolute() for text in settings.log_dirs):
         if (place := unit.on_host(path)) != path:
@@ -289,7 +243,7 @@ def _own_places(settings: BrokerSettings, unit: Unit) -> Findings:
             yield Finding("log.dirs", Verdict.OK, text)
 
 
-def _unit(settings: BrokerSettings, properties: str | None, unit: Unit | None) -> Findings:
+def examine_unit(settings: BrokerSettings, properties: str | None, unit: Unit | None) -> Findings:
     """Check the log directories as the service with these settings sees them."""
     paths = [Path(os.path.realpath(text)) for text in settings.log_dirs]
     for path in paths:
@@ -326,7 +280,8 @@ def _unit(settings: BrokerSettings, properties: str | None, unit: Unit | None) -
 # -- listeners ---------------------------------------------------------------------------------
 
 
-def _listeners(settings: BrokerSettings, *, is_running: bool) -> Findings:
+def examine_listeners(settings: BrokerSettings, *, is_running: bool) -> Findings:
+    """Check the addresses of the listeners; a running broker uses them."""
     # Keep all sockets until the last one is bound: two listeners may have the same address.
     with ExitStack() as held:
         if (address := settings.metrics_listener) is not None:
@@ -390,7 +345,8 @@ class _Buffer(NamedTuple):
     """The measured loss of throughput with the size in Kafka's properties."""
 
 
-def _buffers(settings: BrokerSettings) -> Findings:
+def examine_buffers(settings: BrokerSettings) -> Findings:
+    """Check the socket buffers against the kernel's limits."""
     sent, received = settings.socket_send_buffer_bytes, settings.socket_receive_buffer_bytes
     for key, wanted, limit, costs in (
         _Buffer("socket.send.buffer.bytes", sent, "net.core.wmem_max", "large fetches by a fifth"),
@@ -415,7 +371,8 @@ def _buffers(settings: BrokerSettings) -> Findings:
             )
 
 
-def _memory(settings: BrokerSettings) -> Findings:
+def examine_memory(settings: BrokerSettings) -> Findings:
+    """Check the memory of requests against the host's."""
     total = psutil.virtual_memory().total
     queued = settings.queued_max_request_bytes
     if queued < 0:  # as the broker reads it
@@ -428,7 +385,8 @@ def _memory(settings: BrokerSettings) -> Findings:
     )
 
 
-def _host() -> Findings:
+def examine_host() -> Findings:
+    """Check what does not depend on settings."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     yield graded(
         "limits",
@@ -440,7 +398,7 @@ def _host() -> Findings:
         value = _kernel(name)
         if value is not None:
             yield graded("kernel", is_ok(value), f"{name} is {value:,}", f"sysctl {name}={wanted}")
-    yield from _clock()
+    yield from examine_clock()
     by = crc32c.implementation()
     yield graded(
         "processor",
@@ -450,7 +408,8 @@ def _host() -> Findings:
     )
 
 
-def _clock() -> Findings:
+def examine_clock() -> Findings:
+    """Check whether the kernel's clock is synchronised."""
     clock = kernel_clock()
     if clock is None:
         return
