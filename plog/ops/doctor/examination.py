@@ -14,10 +14,12 @@ from plog.ops.doctor.host import (
     examine_buffers,
     examine_clock,
     examine_host,
-    examine_known_log_dirs,
     examine_listeners,
-    examine_log_dirs,
     examine_memory,
+)
+from plog.ops.doctor.log_dirs import (
+    examine_known_log_dirs,
+    examine_log_dirs,
     examine_own_places,
     examine_unit,
 )
