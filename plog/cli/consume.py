@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from plog.cli.followed_topics import FollowedTopics, NewPartitions, led, refuse_unread
-from plog.cli.output import bootstrap_option, is_number, time_ms
+from plog.cli.offset_places import STARTS, LateStarts, check_place, offsets_at
+from plog.cli.output import bootstrap_option
 from plog.cli.record_formats import (
     NULL,
     Format,
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 POLL_MS = 1000
 TERMINATED = 128 + signal.SIGTERM
 """The exit status that a shell reports for a command ended by SIGTERM."""
-STARTS = ("earliest", "latest")
 TEMPLATES = r"""
 Fields of --format:
   {topic} {partition} {offset}   where the record is
@@ -183,9 +183,9 @@ def command(
         options = {"auto_offset_reset": start, "isolation_level": isolation_level}
         _consume_in_group(bootstrap, group, chosen, options, printer, exit_at_end=until is not None)
     else:
-        _check_place(start, "--from", STARTS)
+        check_place(start, "--from", STARTS)
         if until is not None:
-            _check_place(until, "--until", STARTS[1:])
+            check_place(until, "--until", STARTS[1:])
         _consume(bootstrap, chosen, partitions, start, until, isolation_level, printer)
 
 
@@ -248,17 +248,19 @@ def _consume(
         # To the end, read the partitions that can be read. Otherwise wait for the others.
         assigned = wanted if until is None else led(cluster, wanted)
         consumer.assign(assigned)
-        if start not in STARTS or until is not None:
-            for partition, offset in _offsets_at(consumer, assigned, start, "--from").items():
-                consumer.seek(partition, offset)
         if until is None:
+            late = None if start in STARTS else LateStarts(cluster, consumer, start)
             new = None if indexes else NewPartitions(topics, cluster, consumer)
             while not printer.is_done:
+                if late is not None:
+                    late.look_now_and_then()
                 if new is not None:
                     new.look_now_and_then()
                 printer.print(consumer.poll(POLL_MS))
             return
-        ends = _offsets_at(consumer, assigned, until, "--until")
+        for partition, offset in offsets_at(consumer, assigned, start).items():
+            consumer.seek(partition, offset)
+        ends = offsets_at(consumer, assigned, until)
         left = dict(ends)
         while not printer.is_done:
             ended = [at for at, end in left.items() if consumer.position(at) >= end]
@@ -367,34 +369,3 @@ def _where(record: ConsumerRecord) -> TopicPartition:
     from plog.types import TopicPartition
 
     return TopicPartition(record.topic, record.partition)
-
-
-def _check_place(text: str, option: str, names: tuple[str, ...]) -> None:
-    """Refuse an argument that is no name, offset or time.
-
-    Raises:
-        click.BadParameter: the message names `option`.
-    """
-    if text.startswith("@"):
-        time_ms(text[1:], option)
-    elif text not in names and not is_number(text.removeprefix("-")):
-        wanted = ", ".join((*names, "an offset"))
-        raise click.BadParameter(f"{text!r} is not {wanted} or @TIME", param_hint=option)
-
-
-def _offsets_at(
-    consumer: Consumer, partitions: Sequence[TopicPartition], place: str, option: str
-) -> dict[TopicPartition, int]:
-    """Return the offset of a place in each partition: its ends, an offset or a time."""
-    if place == "earliest":
-        return consumer.beginning_offsets(partitions)
-    ends = consumer.end_offsets(partitions)
-    if place == "latest":
-        return ends
-    if place.startswith("@"):
-        asked = dict.fromkeys(partitions, time_ms(place[1:], option))
-        found = consumer.offsets_for_times(asked)
-        return {at: one.offset if one.offset >= 0 else ends[at] for at, one in found.items()}
-    starts, offset = consumer.beginning_offsets(partitions), int(place)
-    wanted = {at: ends[at] + offset if place.startswith("-") else offset for at in partitions}
-    return {at: min(max(wanted[at], starts[at]), ends[at]) for at in partitions}

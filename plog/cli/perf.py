@@ -17,10 +17,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from plog.cli.output import bootstrap_option, json_option, print_json, print_rows
+from plog.cli.output import bootstrap_option, json_option, print_json, print_rows, some_text
+from plog.types import counted
 
 if TYPE_CHECKING:
     from plog.client.admin import Admin
+    from plog.client.metadata import TopicInfo
     from plog.ops.load import Figures
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -39,6 +41,8 @@ PARTITIONS = 6
 WARMUP_S = 1.0
 KEPT_PACE = 0.99
 """Minimum share of the requested rate for the latencies to be meaningful."""
+LEADERS_S = 5.0
+"""How long to wait for the leaders of a topic."""
 STEP_S = 0.1
 TIMEOUT_S = 90.0
 """Extra time for a run; the generator gives up after a minute without a response."""
@@ -359,14 +363,14 @@ def _file() -> Iterator[Path]:
 
 def _target(admin: Admin, topic: str) -> dict[str, object]:
     """Return the generator's options for a topic: address, id, partitions."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + LEADERS_S
     while True:
         found = admin.topic(topic)
         leaders = {partition.leader_id for partition in found.partitions.values()}
         if min(leaders) >= 0:
             break
         if time.monotonic() > deadline:
-            raise click.ClickException(f"some partitions of {topic} have no leader")
+            raise _without_leaders(found)
         time.sleep(0.05)
     if len(leaders) > 1:
         raise click.ClickException(f"{len(leaders)} brokers lead {topic}: use a topic with one")
@@ -378,6 +382,15 @@ def _target(admin: Admin, topic: str) -> dict[str, object]:
         "topic_id": found.topic_id,
         "partitions": len(found.partitions),
     }
+
+
+def _without_leaders(topic: TopicInfo) -> click.ClickException:
+    lost = [f"{topic.name}-{n}" for n, at in sorted(topic.partitions.items()) if at.leader_id < 0]
+    has = "has" if len(lost) == 1 else "have"
+    return click.ClickException(
+        f"{counted(len(lost), 'partition')} {has} no leader: {some_text(lost)}"
+        " (measure a topic whose partitions all have one)"
+    )
 
 
 def _measure(mode: str, seconds: float, **options: object) -> Figures:

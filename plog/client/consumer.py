@@ -228,6 +228,11 @@ class Consumer:
         if self._is_closed:
             raise ConsumerClosed("the consumer is closed")
 
+    @property
+    def isolation_level(self) -> int:
+        """The isolation level, as requests have it."""
+        return self._limits.isolation_level
+
     def partitions_for(self, topic: str) -> list[TopicPartition]:
         """Return the partitions of a topic.
 

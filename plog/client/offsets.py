@@ -136,7 +136,7 @@ def ask_leaders(
 
 
 def ask_each(
-    cluster: Cluster, times: Mapping[TopicPartition, int]
+    cluster: Cluster, times: Mapping[TopicPartition, int], isolation_level: int = 0
 ) -> tuple[dict[TopicPartition, OffsetAndTimestamp], dict[TopicPartition, KafkaError]]:
     """Ask each leader once, with the metadata of now; an error of one does not stop the others.
 
@@ -170,13 +170,37 @@ def ask_each(
         by_leader.setdefault(leader_id, {})[partition] = timestamp
     for node_id, asked in by_leader.items():
         try:
-            answered, refused = _ask(cluster, node_id, asked, 0)
+            answered, refused = _ask(cluster, node_id, asked, isolation_level)
         except KafkaError as lost:
             answered, refused = {}, dict.fromkeys(asked, lost)
         found.update(answered)
         faults.update(refused)
     for partition in times.keys() - found.keys() - faults.keys():
         faults[partition] = UnknownTopicOrPartition(f"the ListOffsets response lacks {partition}")
+    return found, faults
+
+
+def list_each(
+    cluster: Cluster, times: Mapping[TopicPartition, int], *, timeout_ms: int
+) -> tuple[dict[TopicPartition, OffsetAndTimestamp], dict[TopicPartition, KafkaError]]:
+    """Ask each leader as `ask_each` does; wait for all moving leaders together.
+
+    Returns:
+        The offsets found, and the last error of every other partition.
+
+    Raises:
+        KafkaError: no broker answers.
+    """
+    deadline = time.monotonic() + timeout_ms / 1000
+    found, faults = ask_each(cluster, times)
+    while time.monotonic() + RETRY_BACKOFF_S < deadline:
+        left = {at: times[at] for at, fault in faults.items() if fault.retriable}
+        if not left:
+            break
+        time.sleep(RETRY_BACKOFF_S)
+        more, again = ask_each(cluster, left)
+        found.update(more)
+        faults = {at: fault for at, fault in faults.items() if at not in more} | again
     return found, faults
 
 

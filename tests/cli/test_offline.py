@@ -9,7 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from plog.cli.kafka.__main__ import run as kafka_script
+from plog.cli.offset_places import LateStarts
+from plog.client.consumer import Consumer
 from plog.client.group_admin import GroupAdmin
+from plog.client.metadata import Cluster, no_leader
+from plog.client.offsets import OffsetAndTimestamp, ask_each, list_each
+from plog.errors import InvalidTopic
 from plog.types import TopicPartition
 from tests.cli.conftest import command_line, environment
 from tests.planes import Plane
@@ -96,6 +102,51 @@ def test_consume_between_two_places_reads_the_other_partitions(damaged, call, st
     assert error["message"] == "1 partition without a leader was not read: t-1"
 
 
+@pytest.mark.parametrize("place", ["-5", "0", "@2001-01-01"])
+def test_consume_from_a_place_reads_the_other_partitions(damaged, call, place):
+    where = ["-b", damaged.bootstrap, "--from", place, "--max", 2]
+    done = call("consume", "t", *where, "--format", "{partition} {value}")
+    assert sorted(set(done.stdout.decode().splitlines())) == ["0 line", "2 line"]
+    assert done.stderr.decode().splitlines() == [SAYS]
+
+
+@pytest.mark.parametrize(("place", "first"), [("-1", 2), ("1", 1), ("@2101-01-01", 3)])
+def test_partition_starts_at_the_place_once_it_has_a_leader(
+    damaged, monkeypatch, call, place, first
+):
+    call("topics", "create", "late", "--partitions", 1, "-b", damaged.bootstrap)
+    call("topics", "create", "prompt", "--partitions", 1, "-b", damaged.bootstrap)
+    late, prompt = TopicPartition("late", 0), TopicPartition("prompt", 0)
+    for topic in (late.topic, prompt.topic):
+        call("produce", topic, "-b", damaged.bootstrap, stdin=b"0\n1\n2\n")
+    try:
+        with Cluster(damaged.bootstrap) as cluster, Consumer(cluster) as consumer:
+            consumer.assign([late, prompt])
+            with monkeypatch.context() as patch:
+                patch.setattr("plog.client.offsets.ask_each", without_leader(late))
+                starts = LateStarts(cluster, consumer, place)
+                starts.look_s = 0
+                starts.look_now_and_then()
+                assert consumer.paused() == [late]
+                assert consumer.position(prompt) == first
+            starts.look_now_and_then()
+            assert consumer.paused() == []
+            assert consumer.position(late) == first
+    finally:
+        call("topics", "delete", "late", "prompt", "--yes", "-b", damaged.bootstrap)
+
+
+def without_leader(lost: TopicPartition):
+    """Return `ask_each`, to which one partition has no leader."""
+
+    def ask(cluster, times, *arguments):
+        others = {at: when for at, when in times.items() if at != lost}
+        found, faults = ask_each(cluster, others, *arguments)
+        return found, faults | ({lost: no_leader(lost)} if lost in times else {})
+
+    return ask
+
+
 def test_consume_to_the_end_of_an_offline_partition_prints_nothing(damaged, call):
     where = ["-b", damaged.bootstrap, "--partition", 1, "--exit-at-end"]
     done = call("consume", "t", *where, status=1)
@@ -154,3 +205,43 @@ def test_commands_that_look_show_the_other_partitions(damaged, call):
     assert [row["leader"] for row in topic["partitions"]] == [0, None, 0]
     cluster = json.loads(call("cluster", *where).stdout)
     assert cluster["offline"] == ["t-1"]
+
+
+def test_perf_names_the_partition_without_a_leader(damaged, call, monkeypatch):
+    monkeypatch.setattr("plog.cli.perf.LEADERS_S", 0.1)
+    done = call("perf", "consume", "t", "-b", damaged.bootstrap, status=1)
+    assert done.stderr.startswith(b"plog: 1 partition has no leader: t-1 (measure a topic whose")
+
+
+def test_kafka_get_offsets_skips_the_partition_without_a_leader(damaged, capsys):
+    assert kafka_script("kafka-get-offsets", ["--bootstrap-server", damaged.bootstrap]) == 0
+    written = capsys.readouterr()
+    found = [line.split(":")[:2] for line in written.out.splitlines()]
+    assert [entry for entry in found if entry[0] == "t"] == [["t", "0"], ["t", "2"]]
+    (line,) = written.err.splitlines()
+    skipped = (
+        "Skip getting offsets for topic-partition t-1 due to error: partition t-1 has no leader"
+    )
+    assert line.startswith(skipped)
+
+
+def test_only_moving_leaders_are_asked_again(monkeypatch):
+    moves, gone, well = (TopicPartition("t", index) for index in range(3))
+    asked: list[set[TopicPartition]] = []
+
+    def ask(_cluster, times):
+        asked.append(set(times))
+        faults = {moves: no_leader(moves), gone: InvalidTopic("no such topic")}
+        if len(asked) == 3:
+            del faults[moves]
+        found = times.keys() - faults.keys()
+        return dict.fromkeys(found, OffsetAndTimestamp(5, 0, 0)), {
+            at: fault for at, fault in faults.items() if at in times
+        }
+
+    monkeypatch.setattr("plog.client.offsets.ask_each", ask)
+    times = dict.fromkeys([moves, gone, well], 0)
+    found, faults = list_each(Cluster("127.0.0.1:1"), times, timeout_ms=60_000)
+    assert asked == [{moves, gone, well}, {moves}, {moves}]
+    assert set(found) == {moves, well}
+    assert set(faults) == {gone}

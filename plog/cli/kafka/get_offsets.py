@@ -11,8 +11,8 @@ from plog.cli.kafka.options import LONG_BITS, Given, OptionFault, Options, java_
 from plog.cli.kafka.texts import reason
 from plog.cli.kafka.topics import topic_pattern
 from plog.client.metadata import Cluster, TopicInfo
-from plog.client.offsets import EARLIEST, LATEST, MAX_TIMESTAMP, ask_leaders, list_offsets
-from plog.errors import KafkaError, PlogError
+from plog.client.offsets import EARLIEST, LATEST, MAX_TIMESTAMP, list_each
+from plog.errors import PlogError
 from plog.types import NO_OFFSET, TopicPartition
 
 OPTIONS = Options(
@@ -38,6 +38,8 @@ TIMES = {
 }
 TIMES_TEXT = " / ".join(f"{number} or {name}" for name, number in TIMES.items())
 RULE = re.compile(r"([^:,]*)(?::(?:([0-9]*)|(?:([0-9]*)-([0-9]*))))?")
+ELECTION_MS = 2000
+"""How long to wait for the leaders of all partitions."""
 Filter = Callable[[str, int], bool]
 
 
@@ -139,14 +141,10 @@ def _partitions(
 
 def _print(cluster: Cluster, times: Mapping[TopicPartition, int]) -> None:
     """Print the offset of each partition; on stderr the partitions whose leader does not answer."""
-    found, _ = ask_leaders(cluster, times)
-    for at, time_ms in times.items():
-        try:
-            answer = found.get(at) or list_offsets(cluster, {at: time_ms})[at]
-        except KafkaError as fault:
-            sys.stderr.write(
-                f"Skip getting offsets for topic-partition {at} due to error: {reason(fault)}\n"
-            )
-            continue
-        if answer.offset != NO_OFFSET:
-            print(f"{at.topic}:{at.partition}:{answer.offset}")
+    found, faults = list_each(cluster, times, timeout_ms=ELECTION_MS)
+    for at in times:
+        if at in faults:
+            why = reason(faults[at])
+            sys.stderr.write(f"Skip getting offsets for topic-partition {at} due to error: {why}\n")
+        elif found[at].offset != NO_OFFSET:
+            print(f"{at.topic}:{at.partition}:{found[at].offset}")
