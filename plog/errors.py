@@ -8,8 +8,9 @@ are never an AssertionError.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import IntEnum
+from types import MappingProxyType
 from typing import ClassVar, Final
 
 from plog.printable import printable
@@ -217,6 +218,8 @@ class KafkaError(PlogError):
     code: ClassVar[ErrorCode]
     broker_message: str | None = None
     """The text that came with the code in a response, for a caller that adds no words to it."""
+    record_errors: Mapping[int, str | None] = MappingProxyType({})
+    """The reasons that came with a refused batch, by the index of the record (KIP-467)."""
 
     def __str__(self) -> str:
         """Return the message in one printable line: it may quote a client, and clients print it."""
@@ -451,6 +454,10 @@ class StaleBrokerEpoch(KafkaError):
 
 class InvalidRecord(KafkaError):
     code = ErrorCode.INVALID_RECORD
+
+
+class OtherRecordRefused(InvalidRecord):
+    """A record was not written, because another one of its batch was refused (KIP-467)."""
 
 
 class ProducerFenced(KafkaError):

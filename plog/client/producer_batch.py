@@ -16,7 +16,7 @@ from plog._native.arrow_buffers import ColumnBuffer
 from plog._native.records import BatchBuilder, Record, walk
 from plog._native.rows import RowColumns
 from plog.client.rows_delivery import RowsDelivery
-from plog.errors import PlogError
+from plog.errors import KafkaError, OtherRecordRefused, PlogError, error_for
 from plog.types import NO_PRODUCER_ID, Buffer, TopicPartition
 
 log = logging.getLogger(__name__)
@@ -220,7 +220,10 @@ class ProducerBatch:
         self.decided = True
         for index, timestamp, callback in self.callbacks:
             try:
-                callback(None if error is not None else self.metadata(index, timestamp), error)
+                if error is None:
+                    callback(self.metadata(index, timestamp), None)
+                else:
+                    callback(None, self.error_of(index))
             except Exception:
                 # A faulty callback must not affect the records after this one.
                 log.exception("a delivery callback of %s failed", self.partition)
@@ -238,6 +241,24 @@ class ProducerBatch:
             -1 if self.base_offset < 0 else self.base_offset + index,
             timestamp if self.append_time < 0 else self.append_time,
         )
+
+    def error_of(self, index: int) -> PlogError | None:
+        """Return the error of the record at `index` (KIP-467).
+
+        If the broker refused single records, it is the reason of this one or `OtherRecordRefused`.
+        Its cause is the error of the batch, the same one for all records.
+        """
+        error = self.error
+        if not isinstance(error, KafkaError) or not error.record_errors:
+            return error
+        own: KafkaError
+        if index in error.record_errors:
+            reason = error.record_errors[index]
+            own = error_for(error.code, f"produce to {self.partition}: {reason or error}")
+        else:
+            own = OtherRecordRefused(f"{error}; no record of the batch was written")
+        own.__cause__ = error
+        return own
 
     def leaf(self, index: int) -> tuple[ProducerBatch, int]:
         """Return the batch that a record is in after splits, and its place there."""
@@ -315,6 +336,7 @@ class Delivery:
                     f"record for {self._batch.partition}: not acknowledged after {timeout_s:g} s"
                 )
             leaf, index = self._batch.leaf(self._index)
-        if leaf.error is not None:
-            raise leaf.error
+        error = leaf.error_of(index)
+        if error is not None:
+            raise error
         return leaf.metadata(index, self._timestamp)

@@ -21,6 +21,7 @@ from plog.errors import (
     InvalidTopic,
     MessageTooLarge,
     NetworkException,
+    OtherRecordRefused,
     TopicAlreadyExists,
     UnknownTopicOrPartition,
 )
@@ -320,12 +321,34 @@ def test_record_that_the_broker_refuses_fails_with_its_reason(bootstrap, new_top
     with Producer(bootstrap) as producer:
         with pytest.raises(InvalidRecord) as refused:
             producer.send(topic, b"without a key").result(WAIT_S)
-        assert str(refused.value) == (
-            f"produce to {topic}-0: 1 of 1 records refused; record 0: {why}"
-        )
+        assert str(refused.value) == f"produce to {topic}-0: {why}"
         assert producer.send(topic, b"v", key=b"k").result(WAIT_S).offset == 0
         # The refused batch left a gap in the numbers; it must not trip up what follows.
         assert producer.send(topic, b"v", key=b"k").result(WAIT_S).offset == 1
+
+
+def test_each_record_of_a_refused_batch_has_its_own_error(bootstrap, new_topic):
+    topic = new_topic(cleanup_policy="compact")
+    called = []
+    with Producer(bootstrap, linger_ms=10_000) as producer:
+        deliveries = [
+            producer.send(topic, b"v", key=key, on_delivery=lambda _, error: called.append(error))
+            for key in (b"k", None, b"k", None)
+        ]
+        producer.flush()
+    raised = []
+    for delivery in deliveries:
+        with pytest.raises(InvalidRecord) as refused:
+            delivery.result(WAIT_S)
+        raised.append(refused.value)
+    for errors in (called, raised):
+        kinds = [type(error) for error in errors]
+        assert kinds == [OtherRecordRefused, InvalidRecord] * 2
+        assert {str(error) for error in errors[1::2]} == {
+            f"produce to {topic}-0: a record of a compacted topic needs a key"
+        }
+        assert "2 of 4 records refused; record 1: " in str(errors[0])
+        assert len({id(error.__cause__) for error in errors}) == 1
 
 
 def test_unknown_topic_is_refused_after_max_block_ms(bootstrap):
