@@ -7,11 +7,12 @@ import stat
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import IO, TYPE_CHECKING
 
 import click
 
+from plog.cli.line_outcomes import LineOutcomes
 from plog.cli.output import (
     ELECTION_S,
     bootstrap_option,
@@ -24,7 +25,6 @@ from plog.cli.record_inputs import InvalidLine, Reader, json_reader, text_reader
 
 if TYPE_CHECKING:
     from plog.client.producer import Header, Producer
-    from plog.errors import PlogError
 
 MAX_RECORD_BYTES = 32 << 20
 """Above any sensible max.message.bytes, so that the broker decides which records are too large."""
@@ -140,7 +140,9 @@ def command(
     the fields of `plog consume --json`. Keys, values, headers, timestamps and partitions are kept.
     The topic, the offset and the timestamp type have no effect; only "value" is required.
 
-    An invalid line ends the command: the lines before it are written, and none after it.
+    An invalid line ends the command: the lines before it are written, and none after it. A line
+    that the broker refuses also ends it, with the other lines of its batch; lines of other batches
+    after it may be written.
 
     \b
       echo hello | plog produce greetings
@@ -172,7 +174,10 @@ def command(
     with Cluster(bootstrap) as cluster:
         # The producer would wait silently for a missing leader; tell the user.
         warn_of_leaderless(cluster, topic, () if partition is None else [partition])
+    outcomes, place = LineOutcomes(), _place(source)
+    target = _Target(bootstrap, topic, partition, pairs)
     with (
+        suppress(_Refused),
         Producer(
             bootstrap,
             acks=acks,
@@ -184,9 +189,10 @@ def command(
         ) as producer,
         _progress(source) as lines,
     ):
-        target = _Target(bootstrap, topic, partition, pairs)
         # Its errors are raised inside the block, so that the producer drops the waiting records.
-        count = _send(producer, target, _place(source), lines, read)
+        count = _send(producer, target, place, lines, read, outcomes)
+    if outcomes.has_failed:
+        raise outcomes.fault(place)
     if as_json:
         print_json({"topic": topic, "records": count})
     else:
@@ -225,8 +231,17 @@ class _Target:
             )
 
 
+class _Refused(Exception):
+    """A line was not written; its outcome says why."""
+
+
 def _send(
-    producer: Producer, target: _Target, place: str, lines: Iterator[bytes], read: Reader
+    producer: Producer,
+    target: _Target,
+    place: str,
+    lines: Iterator[bytes],
+    read: Reader,
+    outcomes: LineOutcomes,
 ) -> int:
     """Write the record of each line; return their number.
 
@@ -235,17 +250,10 @@ def _send(
 
     Raises:
         click.ClickException: a line is invalid; the records before it are written.
-        PlogError: a record was not written.
+        _Refused: a record was not written.
     """
-    from plog.client.producer import RecordMetadata
     from plog.errors import MessageTooLarge
     from plog.types import counted
-
-    failures: list[PlogError] = []
-
-    def delivered(_metadata: RecordMetadata | None, error: PlogError | None) -> None:
-        if error is not None:
-            failures.append(error)
 
     topic, fixed, pairs = target.topic, target.partition, target.headers
     count = 0
@@ -269,18 +277,18 @@ def _send(
                 headers=[*headers, *pairs] if headers else pairs,
                 partition=partition,
                 timestamp_ms=timestamp_ms,
-                on_delivery=delivered,
+                on_delivery=outcomes.of(number),
             )
         except (InvalidLine, MessageTooLarge) as fault:
             invalid = f"line {number}{place}: {fault}"
             break
         count += 1
-        if failures:
+        if outcomes.has_failed:
             break
-    if not failures:
+    if not outcomes.has_failed:
         producer.flush()
-    if failures:
-        raise failures[0]
+    if outcomes.has_failed:
+        raise _Refused
     if invalid is not None:
         wrote = f"wrote {counted(count, 'record')} before it" if count else "wrote nothing"
         raise click.ClickException(f"{invalid} ({wrote})")

@@ -105,6 +105,42 @@ def test_wrong_use_is_found_before_a_broker_is_asked(call, arguments, fault):
     assert fault in done.stderr.decode()
 
 
+KEYED = ["--key-separator", ":", "--missing-key", "null"]
+
+
+@pytest.mark.parametrize(
+    ("setting", "arguments", "lines", "fault"),
+    [
+        ("cleanup.policy=compact", KEYED, b"k:v\nk:v\nv\nk:v\n",
+            "line 3{place}: produce to {topic}-0: a record of a compacted topic needs a key"
+            " (its batch, lines 1-4, was not written; wrote nothing)"),
+        ("cleanup.policy=compact", KEYED, b"v\n",
+            "line 1{place}: produce to {topic}-0: a record of a compacted topic needs a key"
+            " (wrote nothing)"),
+        ("message.timestamp.after.max.ms=1000", ["--input", "json"],
+            b'\n{"value": "a"}\n{"value": "b", "timestamp": 99999999999999}\n{"value": "c"}\n',
+            "line 3{place}: produce to {topic}-0: timestamp 99999999999999 is not within "),
+        ("max.message.bytes=200", [], b"a\nb\n" + b"x" * 500 + b"\n",
+            "line 3{place}: produce to {topic}-0: batch of 570 bytes, max.message.bytes is 200"
+            " (wrote 2 records)"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("in_file", [True, False])
+def test_line_that_the_broker_refuses_is_named(
+    call, topic, tmp_path, setting, arguments, lines, fault, in_file
+):
+    topic += "-strict"
+    call("topics", "create", topic, "--config", setting)
+    source, stdin, place = "-", lines, ""
+    if in_file:
+        source, stdin, place = tmp_path / "records", b"", f" of {tmp_path / 'records'}"
+        source.write_bytes(lines)
+    linger = ["--linger-ms", 10_000]
+    done = call("produce", topic, source, *arguments, *linger, stdin=stdin, status=1)
+    text = done.stderr.decode().splitlines()[-1]
+    assert text.startswith("plog: " + fault.replace("{place}", place).replace("{topic}", topic))
+
+
 def test_record_that_the_broker_finds_too_large_is_named(call, topic):
     value = b"x" * (2 << 20)
     done = call("produce", topic, "--partition", 0, stdin=b"small\n" + value + b"\n", status=1)
