@@ -10,17 +10,20 @@ import os
 import re
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 
 import click
 
 from plog.cli.output import BOOTSTRAP_DEFAULT, BOOTSTRAP_VARIABLE
 from plog.errors import PlogError
+from plog.runtime.loggers import LEVELS
 
 WAIT_S = 0.8
 """Together with the start of the process this is at most a second."""
 PLAIN = re.compile(r"[\w.@%+:/-]+", re.ASCII)
 """Names that no shell interprets. Clients choose the names, so others are not offered."""
 INTERNAL = "__"
+LOGGERS = "broker-logger"
 
 Ask = Callable[[str, int], Iterable[str]]
 """Asks the broker at an address, with a timeout in milliseconds."""
@@ -61,6 +64,13 @@ def _features(bootstrap: str, timeout_ms: int) -> Iterator[str]:
         yield from (feature.name for feature in admin.features())
 
 
+def _loggers(broker: str, bootstrap: str, timeout_ms: int) -> Iterator[str]:
+    from plog.client.admin import LOGGER, Admin
+
+    with Admin(bootstrap, request_timeout_ms=timeout_ms) as admin:
+        yield from (entry.name for entry in admin.describe_configs(LOGGER, broker))
+
+
 ASKED: dict[str, Ask] = {
     "topic": _topics,
     "topics": _topics,
@@ -73,6 +83,15 @@ ASKED: dict[str, Ask] = {
     "feature": _features,
 }
 """The names that a parameter takes, by the parameter's name."""
+KINDS: dict[str, Ask] = {
+    "topic": _topics,
+    "broker": _brokers,
+    LOGGERS: _brokers,
+    "group": _groups,
+}
+"""The names that `plog configs` takes, by the kind of resource."""
+SETTINGS = {"configs": "topic", "overrides": "broker"}
+"""Options that take KEY=VALUE, with the kind of resource that has the keys."""
 DEFAULT_BROKER = "default"
 
 
@@ -84,12 +103,14 @@ def names_for(context: click.Context, parameter: str, beginning: str) -> list[st
         beginning: the part of the name that is already typed.
     """
     kind = str(context.params.get("kind"))
-    if parameter in ("keys", "changes") and kind in ASKED:
-        # KEY=VALUE: the value is the user's.
-        end = "=" if parameter == "changes" else ""
-        names = [f"{key}{end}" for key in _setting_keys(kind)]
-    elif parameter in ("name", "names") and kind in ASKED:
-        names = _asked(context, ASKED[kind])
+    if parameter == "keys" and kind in KINDS:
+        names = _keys(context, kind)
+    elif parameter == "changes" and kind in KINDS:
+        names = _changes(context, kind, beginning)
+    elif parameter in SETTINGS:
+        names = [f"{key}=" for key in _setting_keys(SETTINGS[parameter])]
+    elif parameter in ("name", "names") and kind in KINDS:
+        names = _asked(context, KINDS[kind])
         names += [DEFAULT_BROKER] if kind == "broker" else []
     elif parameter in ASKED and context.info_name != "create":
         names = _asked(context, ASKED[parameter])
@@ -103,9 +124,24 @@ def names_for(context: click.Context, parameter: str, beginning: str) -> list[st
         for name in set(names)
         if name.startswith(beginning)
         and name not in typed
-        and PLAIN.fullmatch(name.removesuffix("="))
+        and PLAIN.fullmatch(name.replace("=", ""))
         and (shows_internal or not name.startswith(INTERNAL))
     )
+
+
+def _keys(context: click.Context, kind: str) -> list[str]:
+    """Return the keys of a resource: settings, or the loggers of a broker."""
+    if kind != LOGGERS:
+        return [*_setting_keys(kind)]
+    return _asked(context, partial(_loggers, str(context.params.get("name"))))
+
+
+def _changes(context: click.Context, kind: str, beginning: str) -> list[str]:
+    """Return changes KEY=: the value is the user's, unless it is a log level."""
+    key, equals, _ = beginning.partition("=")
+    if kind == LOGGERS and equals:
+        return [f"{key}={level}" for level in LEVELS]
+    return [f"{key}=" for key in _keys(context, kind)]
 
 
 def _setting_keys(kind: str) -> Iterable[str]:

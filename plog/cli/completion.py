@@ -214,9 +214,9 @@ def _complete(
 def command(shell: str) -> None:
     """Print the script that completes plog's command lines in a shell.
 
-    It completes commands, options and their choices. Topics, groups, brokers and transactional ids
-    come from the broker that the line names, and setting keys from plog. The package for Debian
-    installs the scripts. Elsewhere:
+    It completes commands, options and their choices. Topics, groups, brokers, loggers and
+    transactional ids come from the broker that the line names, and setting keys from plog. The
+    package for Debian installs the scripts. Elsewhere:
 
     \b
       plog completion bash > ~/.local/share/bash-completion/completions/plog

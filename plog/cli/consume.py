@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from plog.cli.followed_topics import FollowedTopics, NewPartitions, led, refuse_unread
-from plog.cli.offset_places import STARTS, LateStarts, check_place, offsets_at
+from plog.cli.offset_places import STARTS, LateStarts, check_place, complete_names, offsets_at
 from plog.cli.output import bootstrap_option
 from plog.cli.record_formats import (
     NULL,
@@ -61,6 +61,7 @@ A line feed follows each record, unless TEMPLATE ends with \n or \0.
     default="earliest",
     show_default=True,
     metavar="earliest|latest|OFFSET|@TIME",
+    shell_complete=complete_names(*STARTS),
     help="Where to start in each partition. OFFSET outside the log means the nearer end of the log;"
     " -5 means 5 offsets before its end."
     " @TIME means the first record at or after that time: @2013-07-04T12:00:00 (UTC unless it has"
@@ -69,6 +70,7 @@ A line feed follows each record, unless TEMPLATE ends with \n or \0.
 @click.option(
     "--until",
     metavar="latest|OFFSET|@TIME",
+    shell_complete=complete_names("latest"),
     help="Exit before this offset or time in each partition, as for --from; do not wait for new"
     " records.",
 )

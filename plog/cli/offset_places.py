@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import click
+from click.shell_completion import CompletionItem
 
 from plog.cli.output import is_number, time_ms
 
@@ -25,6 +26,27 @@ if TYPE_CHECKING:
     """Returns the offsets at times; it may lack partitions."""
 
 STARTS = ("earliest", "latest")
+MEANINGS = {
+    "earliest": "The first record of the log.",
+    "latest": "The end of the log.",
+    "max-timestamp": "The record with the highest timestamp.",
+}
+Complete = Callable[[click.Context, click.Parameter, str], list[CompletionItem[str]]]
+
+
+def complete_names(*names: str) -> Complete:
+    """Return the completion of an option that takes names of places beside offsets or times."""
+
+    def complete(
+        _context: click.Context, _option: click.Parameter, beginning: str
+    ) -> list[CompletionItem[str]]:
+        return [
+            CompletionItem(name, help=MEANINGS[name])
+            for name in names
+            if name.startswith(beginning)
+        ]
+
+    return complete
 
 
 def check_place(text: str, option: str, names: tuple[str, ...]) -> None:

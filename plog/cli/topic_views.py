@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
+from plog.cli.offset_places import complete_names
 from plog.cli.output import (
     MAX_LISTED,
     MOST_NAMED,
@@ -165,6 +166,7 @@ def _partition_rows(
     "--at",
     "moment",
     metavar="TIME",
+    shell_complete=complete_names(EARLIEST, LATEST, MAX_TIMESTAMP),
     help="Also show the offset at a time: ISO 8601 such as 2013-07-04T12:00 (UTC unless it has a"
     f" time zone), milliseconds since 1970, {EARLIEST}, {LATEST} or {MAX_TIMESTAMP}.",
 )

@@ -88,6 +88,20 @@ def complete(broker, names, monkeypatch) -> Complete:
         ("plog configs set topic quakes retention.", ["retention.bytes=", "retention.ms="]),
         ("plog configs reset topic quakes retention.m", ["retention.ms"]),
         ("plog configs set group sensors-a share.x", []),
+        ("plog configs describe broker-logger ", ["0"]),
+        ("plog configs set broker-logger 0 plog.storage.sche", ["plog.storage.scheduler="]),
+        ("plog configs set broker-logger 0 plog.storage=D", ["plog.storage=DEBUG"]),
+        ("plog configs reset broker-logger 0 plog.storage.sche", ["plog.storage.scheduler"]),
+        ("plog configs reset broker-logger 0 roo", ["root"]),
+        ("plog configs set broker-logger missing ", []),
+        ("plog topics create new --config retention.", ["retention.bytes=", "retention.ms="]),
+        ("plog topics create new --config=retention.m", ["--config=retention.ms="]),
+        ("plog server --override log.cleaner.threads", ["log.cleaner.threads="]),
+        ("plog consume quakes --from ", ["earliest", "latest"]),
+        ("plog consume quakes --from=l", ["--from=latest"]),
+        ("plog consume quakes --from @", []),
+        ("plog consume quakes --until ", ["latest"]),
+        ("plog topics offsets quakes --at ", ["earliest", "latest", "max-timestamp"]),
         ("plog features set transaction.", ["transaction.version"]),
         ("plog nothing qu", []),
         ("plog completion ", ["bash", "zsh", "fish"]),
@@ -97,15 +111,23 @@ def test_words_that_fit_are_reported(complete: Complete, line: str, words: list[
     assert complete(line) == words
 
 
-def test_words_come_with_their_meaning(monkeypatch) -> None:
-    monkeypatch.setenv("COMP_LINE", "plog groups delete-")
+@pytest.mark.parametrize(
+    ("line", "word"),
+    [
+        ("groups delete-", "delete-offsets\tDelete committed offsets of GROUP for some topics."),
+        ("consume t --from e", "earliest\tThe first record of the log."),
+    ],
+)
+def test_words_come_with_their_meaning(monkeypatch, line, word) -> None:
+    monkeypatch.setenv("COMP_LINE", f"plog {line}")
     found = SHELLS["fish"](plog, {}, "plog", COMPLETE_VARIABLE).complete()
-    assert found == "plain\tdelete-offsets\tDelete committed offsets of GROUP for some topics."
+    assert found == f"plain\t{word}"
 
 
 def test_bash_gets_the_part_behind_the_last_break(complete: Complete) -> None:
     assert complete("plog groups reset sensors-a --topic=qu", "bash") == ["quakes"]
     assert complete("plog topics describe gates.a", "bash") == ["gates.arrivals"]
+    assert complete("plog configs set broker-logger 0 root=D", "bash") == ["DEBUG"]
 
 
 def test_broker_that_the_line_names_is_asked(complete: Complete, broker) -> None:
@@ -255,6 +277,9 @@ def test_tab_completes_commands_options_and_names(shell: Terminal, broker) -> No
     on_tab(
         "plog configs set topic quakes retention.m", "plog configs set topic quakes retention.ms="
     )
+    on_tab("plog consume quakes --from ear", "plog consume quakes --from earliest")
+    level = "plog configs set broker-logger 0 plog.storage=DE"
+    on_tab(level, f"{level}BUG")
     named = f"plog topics describe -b {broker.bootstrap}"
     on_tab(f"{named} gates.d", f"{named} gates.departures")
     # Several words fit: they are listed, and no name is run as a command.
