@@ -14,8 +14,7 @@ from plog.cli.offset_places import LateStarts
 from plog.client.consumer import Consumer
 from plog.client.group_admin import GroupAdmin
 from plog.client.metadata import Cluster, no_leader
-from plog.client.offsets import OffsetAndTimestamp, ask_each, list_each
-from plog.errors import InvalidTopic
+from plog.client.offsets import ask_each
 from plog.types import TopicPartition
 from tests.cli.conftest import command_line, environment
 from tests.planes import Plane
@@ -223,25 +222,3 @@ def test_kafka_get_offsets_skips_the_partition_without_a_leader(damaged, capsys)
         "Skip getting offsets for topic-partition t-1 due to error: partition t-1 has no leader"
     )
     assert line.startswith(skipped)
-
-
-def test_only_moving_leaders_are_asked_again(monkeypatch):
-    moves, gone, well = (TopicPartition("t", index) for index in range(3))
-    asked: list[set[TopicPartition]] = []
-
-    def ask(_cluster, times):
-        asked.append(set(times))
-        faults = {moves: no_leader(moves), gone: InvalidTopic("no such topic")}
-        if len(asked) == 3:
-            del faults[moves]
-        found = times.keys() - faults.keys()
-        return dict.fromkeys(found, OffsetAndTimestamp(5, 0, 0)), {
-            at: fault for at, fault in faults.items() if at in times
-        }
-
-    monkeypatch.setattr("plog.client.offsets.ask_each", ask)
-    times = dict.fromkeys([moves, gone, well], 0)
-    found, faults = list_each(Cluster("127.0.0.1:1"), times, timeout_ms=60_000)
-    assert asked == [{moves, gone, well}, {moves}, {moves}]
-    assert set(found) == {moves, well}
-    assert set(faults) == {gone}

@@ -199,6 +199,7 @@ CONSUMERS = {
     "Consumer.close": local(lambda one: one.close()),
     "Consumer.end_offsets": Call(lambda one: one.end_offsets([TP])),
     "Consumer.high_watermark": local(lambda one: one.high_watermark(TP), assign),
+    "Consumer.isolation_level": local(lambda one: one.isolation_level),
     "Consumer.known_positions": local(lambda one: one.known_positions(), assign),
     "Consumer.offsets_for_times": Call(lambda one: one.offsets_for_times({TP: 0})),
     "Consumer.partitions_for": Call(lambda one: one.partitions_for("other")),

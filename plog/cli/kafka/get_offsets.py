@@ -10,8 +10,9 @@ from plog.cli.kafka.config import ADDRESS, Clients
 from plog.cli.kafka.options import LONG_BITS, Given, OptionFault, Options, java_integer
 from plog.cli.kafka.texts import reason
 from plog.cli.kafka.topics import topic_pattern
-from plog.client.metadata import Cluster, TopicInfo
-from plog.client.offsets import EARLIEST, LATEST, MAX_TIMESTAMP, list_each
+from plog.client.admin import Admin
+from plog.client.metadata import TopicInfo
+from plog.client.offsets import EARLIEST, LATEST, MAX_TIMESTAMP
 from plog.errors import PlogError
 from plog.types import NO_OFFSET, TopicPartition
 
@@ -38,8 +39,6 @@ TIMES = {
 }
 TIMES_TEXT = " / ".join(f"{number} or {name}" for name, number in TIMES.items())
 RULE = re.compile(r"([^:,]*)(?::(?:([0-9]*)|(?:([0-9]*)-([0-9]*))))?")
-ELECTION_MS = 2000
-"""How long to wait for the leaders of all partitions."""
 Filter = Callable[[str, int], bool]
 
 
@@ -59,7 +58,7 @@ def run(given: Given) -> int:
             partitions = _partitions(topics, wanted, internal=not _excludes_internal(given))
             if not partitions:
                 raise ValueError("Could not match any topic-partitions with the specified filters")
-            _print(clients.cluster, dict.fromkeys(partitions, time_ms))
+            _print(clients.admin, dict.fromkeys(partitions, time_ms))
     except BrokenPipeError:
         raise
     except OSError as fault:
@@ -139,9 +138,9 @@ def _partitions(
     )
 
 
-def _print(cluster: Cluster, times: Mapping[TopicPartition, int]) -> None:
+def _print(admin: Admin, times: Mapping[TopicPartition, int]) -> None:
     """Print the offset of each partition; on stderr the partitions whose leader does not answer."""
-    found, faults = list_each(cluster, times, timeout_ms=ELECTION_MS)
+    found, faults = admin.offsets(times)
     for at in times:
         if at in faults:
             why = reason(faults[at])
