@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
 from plog.client.administration import Administration
+from plog.client.attempts import retry, wait_for_next
 from plog.client.connection import introduction
 from plog.client.metadata import Node, TopicInfo
 from plog.client.offsets import OffsetAndTimestamp, ask_each
@@ -103,7 +104,6 @@ HINTS: dict[int, str] = {
     ErrorCode.KAFKA_STORAGE_ERROR: "its log directory is offline, or its log is damaged",
 }
 """What a code means here, if the broker sends no message with it."""
-RETRY_BACKOFF_S = 0.1
 
 
 class ConfigEntry(NamedTuple):
@@ -189,9 +189,8 @@ class Admin(Administration):
         deadline = time.monotonic() + ELECTION_TIMEOUT_S
         found, faults = ask_each(self._cluster, times)
         while any(fault.code in ELECTING for fault in faults.values()):
-            if time.monotonic() >= deadline:
+            if not wait_for_next(deadline):
                 break
-            time.sleep(RETRY_BACKOFF_S)
             more, faults = ask_each(self._cluster, {at: times[at] for at in faults})
             found.update(more)
         return FoundOffsets(found, faults)
@@ -492,15 +491,12 @@ class Admin(Administration):
 
     def _settled(self, attempt: Callable[[], T]) -> T:
         """Try again while the controller or a leader is moving."""
-        deadline = time.monotonic() + MOVED_TIMEOUT_S
-        while True:
-            try:
-                return attempt()
-            except KafkaError as fault:
-                if fault.code not in MOVED or time.monotonic() >= deadline:
-                    raise
-            time.sleep(RETRY_BACKOFF_S)
-            self._cluster.refresh([])
+        return retry(
+            attempt,
+            timeout_s=MOVED_TIMEOUT_S,
+            may_pass=lambda fault: fault.code in MOVED,
+            before_next=lambda _: self._cluster.refresh([]),
+        )
 
 
 def _configs_of(resource_type: int, name: str) -> str:

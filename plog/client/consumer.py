@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from plog.client import fetcher
 from plog.client.arguments import at_least
+from plog.client.attempts import RETRY_BACKOFF_S
 from plog.client.connection import Connection
 from plog.client.fetcher import Ask, Fetched, Limits
 from plog.client.metadata import Cluster, cluster_of, no_leader
@@ -56,7 +57,6 @@ ISOLATION_LEVELS = {
     "read_uncommitted": fetcher.READ_UNCOMMITTED,
     "read_committed": fetcher.READ_COMMITTED,
 }
-RETRY_BACKOFF_S = 0.1
 BUFFERED_FETCHES = 1
 """A broker gets no fetch while one of its partitions has more undelivered fetches than this."""
 

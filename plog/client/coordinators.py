@@ -7,11 +7,13 @@ wait while a coordinator moves. Consumers and producers decide themselves how lo
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable
 from enum import IntEnum
 from typing import TypeVar
 
+from plog.client.attempts import retry
 from plog.client.connection import Connection
 from plog.client.metadata import Cluster, Node
 from plog.errors import CoordinatorNotAvailable, ErrorCode, KafkaError, error_for
@@ -25,8 +27,6 @@ log = logging.getLogger(__name__)
 
 SILENT_S = 1.0
 """How long an administrative call waits before it says so; a group's first coordinator is slow."""
-RETRY_BACKOFF_S = 0.1
-"""Wait before the next request to a coordinator that is elected, loads or moves."""
 MOVED = frozenset(
     {
         ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -181,16 +181,17 @@ class Coordinators:
         Args:
             awaited: names the coordinator in the warning about a longer wait.
         """
-        begun = time.monotonic()
-        deadline = begun + self._timeout_ms / 1000
-        is_silent = True
-        while True:
-            try:
-                return attempt()
-            except KafkaError as fault:
-                if fault.code not in MOVED or time.monotonic() >= deadline:
-                    raise
-            if is_silent and time.monotonic() >= begun + SILENT_S:
-                is_silent = False
+        warn_at = time.monotonic() + SILENT_S
+
+        def warn_once(_: KafkaError) -> None:
+            nonlocal warn_at
+            if time.monotonic() >= warn_at:
+                warn_at = math.inf
                 log.warning("waiting for %s", awaited)
-            time.sleep(RETRY_BACKOFF_S)
+
+        return retry(
+            attempt,
+            timeout_s=self._timeout_ms / 1000,
+            may_pass=lambda fault: fault.code in MOVED,
+            before_next=warn_once,
+        )

@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from plog.client.assignors import ASSIGNORS, RANGE, Subscription
+from plog.client.attempts import RETRY_BACKOFF_S
 from plog.client.consumer import Consumer, ConsumerRecord
-from plog.client.coordinators import RETRY_BACKOFF_S
 from plog.client.group_membership import (
     CommitFailed,
     GroupMetadata,

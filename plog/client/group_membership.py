@@ -28,10 +28,10 @@ from plog.client.assignors import (
     encode_assignment,
     encode_subscription,
 )
+from plog.client.attempts import RETRY_BACKOFF_S
 from plog.client.connection import Connection
 from plog.client.coordinators import (
     MOVED,
-    RETRY_BACKOFF_S,
     Coordinator,
     KeyType,
     open_coordinator,

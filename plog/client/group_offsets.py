@@ -10,7 +10,8 @@ import logging
 import time
 from collections.abc import Iterable
 
-from plog.client.coordinators import MOVED, RETRY_BACKOFF_S
+from plog.client.attempts import RETRY_BACKOFF_S, retry
+from plog.client.coordinators import MOVED
 from plog.client.group_membership import LOST, CommitFailed, Identity, Membership, State
 from plog.client.offsets import OffsetAndMetadata, Offsets, with_metadata
 from plog.client.retry_log import RetryLog
@@ -60,22 +61,25 @@ class GroupOffsets:
             RebalanceInProgress: the group has a new generation, which the member is about to join.
             KafkaError: the coordinator refuses, or does not answer in time.
         """
-        deadline = time.monotonic() + self._timeout_s
-        while True:
-            try:
-                self.commit_once(offsets)
-                return
-            except KafkaError as fault:
-                if self._is_of_a_rebalance(fault):
-                    raise RebalanceInProgress(f"{fault}: poll, and commit again") from fault
-                if fault.code in LOST:
-                    raise CommitFailed(str(fault)) from fault
-                if not fault.retriable and fault.code not in MOVED:
-                    raise
-                if time.monotonic() >= deadline:
-                    raise
-                self._membership.forget_coordinator()
-                time.sleep(RETRY_BACKOFF_S)
+
+        def may_pass(fault: KafkaError) -> bool:
+            if self._is_of_a_rebalance(fault) or fault.code in LOST:
+                return False
+            return fault.retriable or fault.code in MOVED
+
+        try:
+            retry(
+                lambda: self.commit_once(offsets),
+                timeout_s=self._timeout_s,
+                may_pass=may_pass,
+                before_next=lambda _: self._membership.forget_coordinator(),
+            )
+        except KafkaError as fault:
+            if self._is_of_a_rebalance(fault):
+                raise RebalanceInProgress(f"{fault}: poll, and commit again") from fault
+            if fault.code in LOST:
+                raise CommitFailed(str(fault)) from fault
+            raise
 
     def _is_of_a_rebalance(self, fault: KafkaError) -> bool:
         """Return whether a refusal only means that the member's next generation has begun."""
@@ -133,15 +137,12 @@ class GroupOffsets:
         request = self._fetch_request(partitions)
         if not request.topics:
             return {}
-        deadline = time.monotonic() + self._timeout_s
-        while True:
-            try:
-                return self._committed_of(self._membership.call(request, OffsetFetchResponse))
-            except KafkaError as fault:
-                if time.monotonic() >= deadline:
-                    raise
-                self._prepare_another(fault)
-                time.sleep(RETRY_BACKOFF_S)
+        return retry(
+            lambda: self._committed_of(self._membership.call(request, OffsetFetchResponse)),
+            timeout_s=self._timeout_s,
+            may_pass=lambda fault: fault.retriable,
+            before_next=self._prepare_another,
+        )
 
     def fetch_within(
         self, partitions: Iterable[TopicPartition], timeout_s: float
@@ -165,6 +166,8 @@ class GroupOffsets:
             answer = self._membership.ask(request, OffsetFetchResponse, timeout_s)
             return None if answer is None else self._committed_of(answer)
         except KafkaError as fault:
+            if not fault.retriable:
+                raise
             self._prepare_another(fault)
             self._refused, self._retry_at = me, time.monotonic() + RETRY_BACKOFF_S
             text = f"group {request.group_id!r}: committed offsets are not known yet: {fault}"
@@ -188,9 +191,7 @@ class GroupOffsets:
         )
 
     def _prepare_another(self, fault: KafkaError) -> None:
-        """Prepare another attempt, or raise an error that a retry cannot solve."""
-        if not fault.retriable:
-            raise fault
+        """Prepare another attempt."""
         if fault.code != ErrorCode.UNSTABLE_OFFSET_COMMIT:
             self._membership.forget_coordinator()
 

@@ -9,6 +9,7 @@ import time
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from plog.client.attempts import wait_for_next
 from plog.client.metadata import Cluster
 from plog.errors import (
     ErrorCode,
@@ -27,7 +28,6 @@ from plog.types import NO_EPOCH, TopicPartition
 
 LATEST, EARLIEST, MAX_TIMESTAMP = -1, -2, -3
 CONSUMER_REPLICA = -1
-RETRY_BACKOFF_S = 0.1
 
 
 class OffsetAndTimestamp(NamedTuple):
@@ -88,11 +88,10 @@ def list_offsets(
         left = {p: at for p, at in left.items() if p not in found}
         if fault is None:
             continue
-        if not fault.retriable or time.monotonic() + RETRY_BACKOFF_S >= deadline:
+        if not fault.retriable or not wait_for_next(deadline):
             raise fault
         for partition in left:
             cluster.forget(partition.topic)
-        time.sleep(RETRY_BACKOFF_S)
     return {partition: found[partition] for partition in times}
 
 
@@ -177,30 +176,6 @@ def ask_each(
         faults.update(refused)
     for partition in times.keys() - found.keys() - faults.keys():
         faults[partition] = UnknownTopicOrPartition(f"the ListOffsets response lacks {partition}")
-    return found, faults
-
-
-def list_each(
-    cluster: Cluster, times: Mapping[TopicPartition, int], *, timeout_ms: int
-) -> tuple[dict[TopicPartition, OffsetAndTimestamp], dict[TopicPartition, KafkaError]]:
-    """Ask each leader as `ask_each` does; wait for all moving leaders together.
-
-    Returns:
-        The offsets found, and the last error of every other partition.
-
-    Raises:
-        KafkaError: no broker answers.
-    """
-    deadline = time.monotonic() + timeout_ms / 1000
-    found, faults = ask_each(cluster, times)
-    while time.monotonic() + RETRY_BACKOFF_S < deadline:
-        left = {at: times[at] for at, fault in faults.items() if fault.retriable}
-        if not left:
-            break
-        time.sleep(RETRY_BACKOFF_S)
-        more, again = ask_each(cluster, left)
-        found.update(more)
-        faults = {at: fault for at, fault in faults.items() if at not in more} | again
     return found, faults
 
 

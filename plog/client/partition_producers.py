@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+from plog.client.attempts import retry, wait_for_next
 from plog.client.metadata import Cluster
 from plog.errors import ErrorCode, KafkaError, NetworkException, RequestTimedOut, error_for
 from plog.protocol.messages.producers import (
@@ -26,7 +27,6 @@ from plog.protocol.messages.transactions import (
 )
 from plog.types import NO_OFFSET, TopicPartition
 
-RETRY_BACKOFF_S = 0.1
 SETTLE_S = 3.0
 """How long to wait for a partition whose leader moves."""
 FIRST_COORDINATOR_EPOCH = 0
@@ -118,9 +118,8 @@ def describe_producers(
     found = _ask_leaders(cluster, left)
     while True:
         left = [at for at in left if at in found.faults and found.faults[at].retriable]
-        if not left or time.monotonic() >= deadline:
+        if not left or not wait_for_next(deadline):
             return found
-        time.sleep(RETRY_BACKOFF_S)
         cluster.refresh(sorted({at.topic for at in left}))
         found.update(_ask_leaders(cluster, left))
 
@@ -230,17 +229,12 @@ def write_abort_marker(
             )
         ]
     )
-    deadline = time.monotonic() + SETTLE_S
-    while True:
-        try:
-            _write(cluster, partition, request, timeout_ms)
-            return
-        except KafkaError as fault:
-            moved = fault.code == ErrorCode.NOT_LEADER_OR_FOLLOWER
-            if not moved or time.monotonic() >= deadline:
-                raise
-        time.sleep(RETRY_BACKOFF_S)
-        cluster.refresh([partition.topic])
+    retry(
+        lambda: _write(cluster, partition, request, timeout_ms),
+        timeout_s=SETTLE_S,
+        may_pass=lambda fault: fault.code == ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        before_next=lambda _: cluster.refresh([partition.topic]),
+    )
 
 
 def _write(

@@ -8,13 +8,13 @@ records wait for it.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Mapping
 from functools import cached_property, partial
 from typing import NamedTuple
 
 from plog.client import coordinators
 from plog.client.administration import Administration
+from plog.client.attempts import retry
 from plog.client.connection import Connection
 from plog.client.coordinators import Coordinators, KeyType
 from plog.client.metadata import Node
@@ -176,14 +176,11 @@ class TransactionAdmin(Administration):
                 raise ProducerFenced(f"{what}: its producer epoch is no longer {epoch}")
             _check(code, what)
 
-        deadline = time.monotonic() + self._timeout_ms / 1000
-        while True:
-            try:
-                return self._coordinators.ask(transaction.transactional_id, ask)
-            except KafkaError as fault:
-                if not fault.retriable or time.monotonic() >= deadline:
-                    raise
-            time.sleep(coordinators.RETRY_BACKOFF_S)
+        return retry(
+            lambda: self._coordinators.ask(transaction.transactional_id, ask),
+            timeout_s=self._timeout_ms / 1000,
+            may_pass=lambda fault: fault.retriable,
+        )
 
     # -- at leaders of partitions ----------------------------------------------------------------
 

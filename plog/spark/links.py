@@ -7,6 +7,7 @@ Connections to a broker that was away are opened again.
 from __future__ import annotations
 
 import logging
+import math
 import os
 import threading
 import time
@@ -15,6 +16,7 @@ from functools import cached_property
 from typing import TypeVar
 
 from plog.client.admin import Admin
+from plog.client.attempts import retry
 from plog.client.consumer import Consumer
 from plog.client.metadata import Cluster
 from plog.client.transaction_admin import TransactionAdmin
@@ -25,7 +27,6 @@ T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
-RETRY_BACKOFF_S = 0.1
 WARN_AFTER_S = 1.0
 """Retries that last longer than this are logged; leaders move in less."""
 IDLE_S = 30.0
@@ -71,18 +72,20 @@ class Link:
         Raises:
             KafkaError: the fault is not retriable, or the last attempt failed.
         """
-        began_s, is_logged = time.monotonic(), False
-        while True:
-            try:
-                return ask()
-            except KafkaError as fault:
-                waited_s = time.monotonic() - began_s
-                if not fault.retriable or waited_s >= self.timeout_ms / 1000:
-                    raise
-                if waited_s >= WARN_AFTER_S and not is_logged:
-                    log.warning("plog sink: waiting for brokers: %s", fault)
-                    is_logged = True
-            time.sleep(RETRY_BACKOFF_S)
+        warn_at = time.monotonic() + WARN_AFTER_S
+
+        def warn_once(fault: KafkaError) -> None:
+            nonlocal warn_at
+            if time.monotonic() >= warn_at:
+                warn_at = math.inf
+                log.warning("plog sink: waiting for brokers: %s", fault)
+
+        return retry(
+            ask,
+            timeout_s=self.timeout_ms / 1000,
+            may_pass=lambda fault: fault.retriable,
+            before_next=warn_once,
+        )
 
     def close(self) -> None:
         """Close every connection."""
