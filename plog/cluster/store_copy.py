@@ -4,11 +4,18 @@ Owns the file format: every node a row with a checksum of its own, and one row t
 says which store this is, its last transaction and how many nodes there are, so that
 a flipped bit or a lost row is seen when the file is opened and not later. Knows
 nothing of other copies; which one wins is `embedded_store`'s business.
+
+Owns the write-ahead log (WAL), too: SQLite only appends to it, and this module folds it
+into the file and then empties it. By default SQLite writes the next round over the frames
+of the last one, and its checksum can take an old page for a new one. The checksum is
+linear: it stays the same if three words in a row change by a, -a and -a, as page numbers
+do. A power cut would then turn an unfinished commit into a damaged one.
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import sqlite3
 import zlib
@@ -17,14 +24,18 @@ from pathlib import Path
 
 from plog._native.files import NO_RESOURCES
 from plog.cluster.node_tree import Node
-from plog.cluster.space_reserve import SpaceReserve
+from plog.cluster.space_reserve import RESERVE_BYTES, SpaceReserve
 from plog.cluster.store import StoreError
+
+log = logging.getLogger(__name__)
 
 FILE_NAME = "plog-store.sqlite"
 FILES = "plog-store*"
 """What a copy has in its directory: itself, what SQLite keeps beside it, and its reserve."""
 APPLICATION_ID = 0x706C6F67  # "plog", in the SQLite header: file(1) and we tell whose it is
 FORMAT = 1
+MAX_WAL_BYTES = RESERVE_BYTES
+"""The WAL is folded in at this size: the reserve has room for all that this adds to the file."""
 
 _SCHEMA = """
 CREATE TABLE node (
@@ -66,6 +77,9 @@ class StoreCopy:
         self.store_id = ""  # empty: nothing was ever written here
         self.zxid = 0
         self.nodes: dict[str, Node] = {}  # as found on opening; given up by `forget_nodes`
+        self._wal = directory / f"{FILE_NAME}-wal"
+        self._wal_is_clean = False  # nothing lies behind its last commit, which is on the disk
+        self._fold_failed = False
         with _translated(self.path):
             self._db = sqlite3.connect(
                 self.path, timeout=0, isolation_level=None, check_same_thread=False
@@ -87,6 +101,9 @@ class StoreCopy:
         self._db.execute("PRAGMA cache_size=-256")
         # A write must not need a descriptor of its own: there may be none.
         self._db.execute("PRAGMA temp_store=MEMORY")
+        # Pages that leave the cache before the commit would be written over at the commit.
+        self._db.execute("PRAGMA cache_spill=OFF")
+        self._db.execute("PRAGMA wal_autocheckpoint=0")
         (application_id,) = self._db.execute("PRAGMA application_id").fetchone()
         (tables,) = self._db.execute("SELECT count(*) FROM sqlite_master").fetchone()
         if tables == 0 and application_id == 0:
@@ -101,14 +118,19 @@ class StoreCopy:
         self._load()
         # A WAL that a killed process left may be in the page cache alone: where a sync has failed,
         # Linux counts the pages as written, and no later sync brings them to the disk. What was
-        # appended behind such a hole would be lost with it, so the WAL begins anew.
-        self._restart_wal()
+        # appended behind such a hole would be lost with it, so the WAL is emptied.
+        try:
+            self._fold_wal()
+        except sqlite3.Error as error:
+            if not is_full(error):
+                raise
         # SQLite syncs the name of a new WAL at its first write, and does without if it has no
         # descriptor then.
         sync_directory(self.directory)
 
     def _create(self) -> None:
         self._db.execute("PRAGMA journal_mode=WAL")
+        self._fold_wal()
         self._db.execute("BEGIN IMMEDIATE")
         for statement in filter(str.strip, _SCHEMA.split(";")):
             self._db.execute(statement)
@@ -154,28 +176,54 @@ class StoreCopy:
     def _write(
         self, zxid: int, rows: Mapping[str, Node | None], node_count: int, *, replace_all: bool
     ) -> None:
-        wal_restarted = False
+        folded = False
         while True:
             try:
+                if not self._wal_is_clean:
+                    self._fold_wal()
                 self._write_once(zxid, rows, node_count, replace_all=replace_all)
                 break
             except sqlite3.Error as error:
-                if not is_full(error):
+                self._wal_is_clean = False  # a part of the transaction may be in it
+                # Folding frees the space of the WAL. If that is too little, the reserve gives some.
+                if not is_full(error) or (folded and not self._reserve.give_up_a_step()):
                     raise
-                if not wal_restarted:
-                    # The space that the WAL has already is used again, once it is folded in.
-                    wal_restarted = True
-                    self._restart_wal()
-                elif not self._reserve.give_up_a_step():
-                    raise
+                folded = True
+        if self._wal_bytes() >= MAX_WAL_BYTES:
+            self._fold_large_wal()
         self._reserve.fill()
 
-    def _restart_wal(self) -> None:
+    def _fold_wal(self) -> None:
+        """Write the pages of the WAL into the file, sync that, and empty the WAL."""
+        self._db.execute("PRAGMA wal_checkpoint(FULL)").fetchall()
+        # If only the truncation fails, SQLite would begin again at the front.
+        self._wal_is_clean = False
+        self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        self._wal_is_clean = True
+        self._fold_failed = False
+
+    def _fold_large_wal(self) -> None:
+        """Fold after a commit, which the WAL has durably.
+
+        If that fails, the WAL stays and grows. SQLite writes all of its pages again at the next
+        try, so that pages which a failed sync has dropped reach the disk, too.
+        """
         try:
-            self._db.execute("PRAGMA wal_checkpoint(RESTART)").fetchall()
-        except sqlite3.Error as error:
-            if not is_full(error):
-                raise
+            self._fold_wal()
+        except (sqlite3.Error, MemoryError) as error:
+            if not self._fold_failed:
+                log.warning(
+                    "cannot fold the write-ahead log of %s in: %s; every write tries again",
+                    self.path,
+                    error,
+                )
+            self._fold_failed = True
+
+    def _wal_bytes(self) -> int:
+        try:
+            return self._wal.stat().st_size
+        except OSError:
+            return 0
 
     def _write_once(
         self, zxid: int, rows: Mapping[str, Node | None], node_count: int, *, replace_all: bool

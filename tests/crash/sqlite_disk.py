@@ -23,7 +23,9 @@ from typing import ClassVar, NamedTuple
 
 SECTOR_BYTES = 512
 SQLITE_OK = 0
+SQLITE_FULL = 13
 SQLITE_IOERR_FSYNC = 10 | 4 << 8
+SQLITE_IOERR_TRUNCATE = 10 | 6 << 8
 
 _Open = ctypes.CFUNCTYPE(
     ctypes.c_int,
@@ -103,7 +105,7 @@ class Synced(NamedTuple):
 
 
 class SyncFailed(NamedTuple):
-    """What was not synced counts as clean from now on: no later sync writes it."""
+    """The disk may have a part of the changes; no later sync writes the rest, which is clean."""
 
     file: FileId
 
@@ -133,6 +135,8 @@ class SqliteDisk:
 
     events: list[Event] = field(default_factory=list)
     fails_sync: Callable[[Path], bool] = lambda path: False  # asked before each sync
+    is_full: Callable[[Path, int], bool] = lambda path, offset: False  # asked before each write
+    fails_truncation: Callable[[Path], bool] = lambda path: False
     _directories: dict[Path, int] = field(default_factory=dict)
 
     def add(self, directory: Path, number: int) -> None:
@@ -166,10 +170,14 @@ class SqliteDisk:
             ids[file] = FileId(number, path.name), path
 
             def write(at: int, data: int, size: int, offset: int) -> int:
+                if self.is_full(ids[at][1], offset):
+                    return SQLITE_FULL
                 self.events.append(Wrote(ids[at][0], offset, ctypes.string_at(data, size)))
                 return int(real.write(at, data, size, offset))
 
             def truncate(at: int, size: int) -> int:
+                if self.fails_truncation(ids[at][1]):
+                    return SQLITE_IOERR_TRUNCATE
                 self.events.append(Truncated(ids[at][0], size))
                 return int(real.truncate(at, size))
 
@@ -225,7 +233,9 @@ class SqliteDisk:
                     for change in pending.pop(file, []):
                         _apply(content, change)
                 case SyncFailed(file):
-                    pending.pop(file, None)
+                    changes = pending.pop(file, [])
+                    if file in durable or chance.random() < 0.5:
+                        _apply_some(durable.setdefault(file, bytearray()), changes, chance)
                 case Deleted(file, synced):
                     pending.pop(file, None)
                     content = durable.pop(file, None)
@@ -241,16 +251,47 @@ class SqliteDisk:
         for file, changes in pending.items():
             if file not in durable and chance.random() < 0.5:
                 continue  # not even its name
-            content = durable.setdefault(file, bytearray())
-            likely = chance.choice([0.0, 0.5, 0.9, 1.0])
-            for change in changes:
-                for part in _parts(change):
-                    if chance.random() < likely:
-                        _apply(content, part)
-        for root in roots:
-            root.mkdir(parents=True)
-        for file, content in durable.items():
-            (roots[file.directory] / file.name).write_bytes(content)
+            _apply_some(durable.setdefault(file, bytearray()), changes, chance)
+        _put(durable, roots)
+
+    def writes_over(self, name: str) -> list[int]:
+        """Return the numbers of the writes that fell on earlier bytes of a file."""
+        ends: dict[FileId, int] = {}
+        found = []
+        for number, event in enumerate(self.events):
+            match event:
+                case Wrote(file, offset, data) if file.name == name:
+                    if offset < ends.get(file, 0):
+                        found.append(number)
+                    ends[file] = max(ends.get(file, 0), offset + len(data))
+                case Truncated(file, size):
+                    ends[file] = min(ends.get(file, 0), size)
+                case Deleted(file):
+                    ends.pop(file, None)
+        return found
+
+    def cut_without(self, lost: int, count: int, roots: list[Path]) -> None:
+        """Put into `roots`, by number, the first `count` events except one write.
+
+        A kernel may write every page early. Then only the last changes of one page are lost.
+        """
+        contents: dict[FileId, bytearray] = {}
+        for number, event in enumerate(self.events[:count]):
+            match event:
+                case Wrote() | Truncated():
+                    content = contents.setdefault(event.file, bytearray())
+                    if number != lost:
+                        _apply(content, event)
+                case Deleted(file):
+                    contents.pop(file, None)
+        _put(contents, roots)
+
+
+def _put(contents: dict[FileId, bytearray], roots: list[Path]) -> None:
+    for root in roots:
+        root.mkdir(parents=True)
+    for file, content in contents.items():
+        (roots[file.directory] / file.name).write_bytes(content)
 
 
 def _apply(content: bytearray, change: Change) -> None:
@@ -260,6 +301,14 @@ def _apply(content: bytearray, change: Change) -> None:
     end = change.offset + len(change.data)
     content.extend(bytes(max(0, end - len(content))))
     content[change.offset : end] = change.data
+
+
+def _apply_some(content: bytearray, changes: list[Change], chance: random.Random) -> None:
+    likely = chance.choice([0.0, 0.5, 0.9, 1.0])
+    for change in changes:
+        for part in _parts(change):
+            if chance.random() < likely:
+                _apply(content, part)
 
 
 def _parts(change: Change) -> Iterator[Change]:
