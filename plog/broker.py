@@ -186,7 +186,11 @@ class Broker:
         undo.callback(found.unlock)
         self._claim_addresses()
         known = found.identity
-        store = EmbeddedStore([log_dir.path for log_dir in found.locked], clock=self._clock)
+        store = EmbeddedStore(
+            [log_dir.path for log_dir in found.locked],
+            clock=self._clock,
+            elsewhere=found.unusable(),
+        )
         undo.callback(store.close)
         check_may_start(store)
         create_persistent_paths(store)

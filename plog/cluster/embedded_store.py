@@ -2,8 +2,9 @@
 
 Owns the node tree in memory, its copies on disk and the thread that calls watches.
 A write is done when every live copy has it durably; on opening, the newest copy that
-holds together wins and the others are made equal to it. Damaged copies are set aside;
-where no other is left the tree is empty, for `store_rebuild` to fill. A copy that fails
+holds together wins and the others are made equal to it. Damaged copies are set aside.
+If no copy is whole and none can be elsewhere, the tree is empty, for `store_rebuild` to
+fill; if one may be elsewhere, the store does not open. A copy that fails
 is dropped and its directory reported; the store is lost with its last copy. Never
 decides what the nodes mean.
 
@@ -59,8 +60,11 @@ class EmbeddedStore(Store):
         clock: source of ctime and mtime.
         on_copy_failed: told of a directory whose copy could not be opened or written,
             on the store's thread.
+        elsewhere: log directories that cannot be used now, and may hold another copy.
+        refill: whether the caller fills an empty store again, if no copy is whole.
 
     Raises (on construction):
+        CopyDamaged: no copy is whole, and an empty store must not replace them.
         InconsistentLogDirs: the copies are of different stores, or of another process.
         StoreError: no copy could be opened, or one is of a later format.
         OSError: no descriptor is left to open a copy. It may be the newest, so that the others do
@@ -73,6 +77,8 @@ class EmbeddedStore(Store):
         *,
         clock: Clock,
         on_copy_failed: CopyFailed | None = None,
+        elsewhere: Sequence[Path] = (),
+        refill: bool = True,
     ) -> None:
         self._clock = clock
         self._on_copy_failed = on_copy_failed
@@ -85,7 +91,7 @@ class EmbeddedStore(Store):
         self._copies: list[StoreCopy] = []
         self.created = False
         """Whether no copy existed, or none that holds together: an empty store was made."""
-        self._tree = self._open(directories)
+        self._tree = self._open(directories, list(elsewhere), refill=refill)
         # As in ZooKeeper, the high half of a transaction number says under whose rule it was
         # made: here, which opening. It follows the clock, so that a copy that was away and
         # holds one more unacknowledged transaction never ties with what was written since.
@@ -97,7 +103,9 @@ class EmbeddedStore(Store):
 
     # -- opening ---------------------------------------------------------------------------
 
-    def _open(self, directories: Sequence[Path]) -> NodeTree:
+    def _open(
+        self, directories: Sequence[Path], elsewhere: list[Path], *, refill: bool
+    ) -> NodeTree:
         damaged: list[tuple[Path, CopyDamaged]] = []
         try:
             for directory in directories:
@@ -111,6 +119,7 @@ class EmbeddedStore(Store):
                     if error.errno in NO_RESOURCES:
                         raise
                     log.error("coordination store in %s cannot be opened: %s", directory, error)
+                    elsewhere.append(directory)
                     self._report(directory, error)
             written = [copy for copy in self._copies if copy.store_id]
             if not self._copies and not damaged:
@@ -118,6 +127,8 @@ class EmbeddedStore(Store):
             if len({copy.store_id for copy in written}) > 1:
                 where = ", ".join(f"{copy.directory} ({copy.store_id})" for copy in written)
                 raise InconsistentLogDirs(f"log directories of different stores: {where}")
+            if damaged and not written:
+                _check_replaceable(damaged, elsewhere, refill=refill)
             return self._agree(written, damaged)
         except BaseException:
             for copy in self._copies:
@@ -138,6 +149,12 @@ class EmbeddedStore(Store):
                 continue
             log.error("coordination store damaged, kept as %s and replaced: %s", aside, error)
         self.created = not written
+        if damaged and not written:
+            log.error(
+                "no copy of the coordination store is whole, plog starts with an empty one: topics"
+                " return from the log directories, the settings of topics and of the broker are"
+                " lost; set them again, or stop plog and restore all log directories from a backup"
+            )
         newest = max(written, key=lambda copy: copy.zxid, default=None)
         if newest is None:
             store_id, tree = str(uuid.uuid4()), NodeTree()
@@ -334,6 +351,24 @@ class EmbeddedStore(Store):
         self._deliveries.put(None)
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
+
+
+def _check_replaceable(
+    damaged: Sequence[tuple[Path, CopyDamaged]], elsewhere: Sequence[Path], *, refill: bool
+) -> None:
+    """Check that an empty store may replace copies of which none is whole. Raises CopyDamaged."""
+    _, first = damaged[0]
+    if elsewhere:
+        paths = ", ".join(map(str, elsewhere))
+        raise CopyDamaged(
+            f"no copy of the coordination store is whole ({first}), and {paths} may hold one:"
+            " mount it and start again; if it is new or lost for good, remove it from log.dirs"
+        )
+    if not refill:
+        raise CopyDamaged(
+            f"no copy of the coordination store is whole ({first}): restore all log directories"
+            " from a backup, or start the broker, which takes topics from the log directories"
+        )
 
 
 class _EmbeddedWatch(Watch):

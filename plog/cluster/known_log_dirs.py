@@ -123,6 +123,11 @@ class FoundLogDirs(NamedTuple):
                     raise  # it can be read, and is not to be taken for one that cannot
         return told
 
+    def unusable(self) -> list[Path]:
+        """Return the directories that are not locked: their content is not known."""
+        usable = {log_dir.path for log_dir in self.locked}
+        return [path for path in self.paths if path not in usable]
+
     def unlock(self) -> None:
         """Give every lock back."""
         for log_dir in self.locked:
@@ -218,7 +223,7 @@ def _unmounted(found: FoundLogDirs, broker_id: int, clock: Clock) -> dict[Path, 
     copies = [one.path for one in found.locked if (one.path / FILE_NAME).exists()]
     if not copies:
         return {}
-    store = EmbeddedStore(copies, clock=clock)
+    store = EmbeddedStore(copies, clock=clock, elsewhere=found.unusable())
     try:
         known = known_broker_id(store, broker_id, found.identity)
         if known is None:

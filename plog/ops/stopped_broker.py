@@ -34,9 +34,9 @@ def opened_store(directories: Sequence[Path]) -> Iterator[Store]:
     """Open the store of locked log directories for the length of a block.
 
     Raises:
-        StoreError: no directory can store it.
+        StoreError: no directory can store it, or no copy is whole.
     """
-    store = EmbeddedStore(directories, clock=SystemClock())
+    store = EmbeddedStore(directories, clock=SystemClock(), refill=False)
     try:
         yield store
     finally:

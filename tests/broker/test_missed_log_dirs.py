@@ -20,6 +20,7 @@ from plog.client.admin import Admin
 from plog.cluster.embedded_store import EmbeddedStore
 from plog.cluster.known_log_dirs import LOG_DIRS, registered_log_dirs
 from plog.cluster.store import DeleteOp
+from plog.cluster.store_copy import FILE_NAME as STORE
 from plog.errors import ErrorCode
 from plog.runtime.clock import SystemClock
 from plog.storage.log_dir import CLEAN_SHUTDOWN_FILE, META_PROPERTIES, decode_properties
@@ -175,6 +176,40 @@ def test_disk_that_is_not_mounted_is_missed_again_at_the_next_start(
     away.rename(place)
     expect_served(broker)
     assert registered(broker) == {id_of(path): path for path in broker.log_dirs}
+
+
+@pytest.mark.parametrize("place_is", ["empty", "absent"])
+def test_damaged_store_beside_a_missing_disk_is_not_replaced(
+    broker: BrokerProcess, place_is: str
+) -> None:
+    """The missing disk may have the only whole copy. Without it, its topics would be forgotten."""
+    (place, left), away = broker.log_dirs, broker.directory / "away"
+    place.rename(away)
+    if place_is == "empty":
+        place.mkdir()
+    else:
+        place.touch()  # no directory can be created there
+    (left / STORE).write_bytes(b"no database" * 1000)
+    before = sorted(path.name for path in left.iterdir())
+    ended = subprocess.run(
+        command_line("server", *arguments(broker)),
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    assert ended.returncode == 1
+    (line,) = [line for line in ended.stderr.splitlines() if "coordination store" in line]
+    assert line.startswith("plog: no copy of the coordination store is whole")
+    assert f"{place} may hold one: mount it and start again" in line
+    assert sorted(path.name for path in left.iterdir()) == before
+    if place_is == "empty":
+        assert list(place.iterdir()) == []
+        place.rmdir()
+    else:
+        place.unlink()
+    away.rename(place)
+    expect_served(broker)
 
 
 def test_directory_that_is_left_out_is_missed_until_it_is_back(broker: BrokerProcess) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from plog.client.admin import Admin
+from plog.cluster.store_copy import FILE_NAME
 from plog.errors import ErrorCode
 from plog.storage.log_dir import META_PROPERTIES, decode_properties
 from tests.cli.conftest import TIMEOUT_S, command_line
@@ -100,6 +101,13 @@ def test_only_a_missing_directory_of_a_stopped_broker_is_forgotten(broker: Broke
             refused = log_dirs(broker, *arguments, status=1)
             assert "is in use by another broker process" in refused.stderr
     assert listed(broker)[0][2] == "not mounted"
+    store = broker.log_dirs[1] / FILE_NAME
+    store.write_bytes(b"no database" * 1000)
+    for arguments in ([], ["--forget", one, "--yes"]):
+        refused = log_dirs(broker, *arguments, status=1)
+        assert refused.stderr.startswith("plog: no copy of the coordination store is whole")
+        assert "from a backup, or start the broker" in refused.stderr
+    assert store.read_bytes() == b"no database" * 1000
 
 
 @pytest.mark.parametrize("is_listed", [True, False])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import queue
 import random
+import re
 import signal
 import sqlite3
 import subprocess
@@ -19,7 +20,7 @@ from plog.cluster.embedded_store import EmbeddedStore
 from plog.cluster.space_reserve import FILE_NAME as RESERVE
 from plog.cluster.space_reserve import RESERVE_BYTES
 from plog.cluster.store import CreateOp, SessionEvent, SessionLost, StoreError, WriteRefused
-from plog.cluster.store_copy import FILE_NAME, StoreCopy
+from plog.cluster.store_copy import FILE_NAME, CopyDamaged, StoreCopy
 from plog.errors import InconsistentLogDirs
 from plog.runtime.clock import ManualClock, SystemClock
 from tests.agreement.harness import run_seed
@@ -168,8 +169,34 @@ def test_damaged_copy_is_set_aside_and_replaced(
     assert reopen([log_dirs[0]]).get("/a")[0] == b"precious"
 
 
+@pytest.mark.parametrize("option", ["elsewhere", "unreadable", "refill"])
+def test_damaged_copies_are_not_replaced_where_that_could_lose_topics(
+    reopen, log_dirs: list[Path], tmp_path: Path, option: str
+) -> None:
+    reopen().create("/a", b"precious")
+    reopen().close()
+    other = tmp_path / "not-mounted"
+    directories, options, message = {
+        "elsewhere": (log_dirs, {"elsewhere": [other]}, f"{other} may hold one: mount it"),
+        "unreadable": ([*log_dirs, other], {}, f"{other} may hold one: mount it"),
+        "refill": (log_dirs, {"refill": False}, "from a backup, or start the broker"),
+    }[option]
+    whole = (log_dirs[1] / FILE_NAME).read_bytes()
+    for directory in log_dirs:
+        (directory / FILE_NAME).write_bytes(b"no database" * 1000)
+    before = {path: path.read_bytes() for directory in log_dirs for path in directory.iterdir()}
+    with pytest.raises(CopyDamaged, match=re.escape(message)):
+        reopen(directories, **options)
+    assert {path: path.read_bytes() for path in before} == before
+    # One whole copy is enough.
+    (log_dirs[1] / FILE_NAME).write_bytes(whole)
+    assert reopen(directories, **options).get("/a")[0] == b"precious"
+
+
 @pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
-def test_when_every_copy_is_damaged_an_empty_store_is_made(reopen, log_dirs, damage) -> None:
+def test_when_every_copy_is_damaged_an_empty_store_is_made(
+    reopen, log_dirs, damage, caplog: pytest.LogCaptureFixture
+) -> None:
     reopen().create("/a", b"precious")
     reopen().close()
     for directory in log_dirs:
@@ -177,6 +204,7 @@ def test_when_every_copy_is_damaged_an_empty_store_is_made(reopen, log_dirs, dam
     before = [(directory / FILE_NAME).read_bytes() for directory in log_dirs]
     store = reopen()
     assert store.created
+    assert "no copy of the coordination store is whole" in caplog.text
     assert store.children("/") == []
     for directory, data in zip(log_dirs, before, strict=True):
         (aside,) = [p for p in directory.glob("*.damaged-*") if p.suffix[-1].isdigit()]
