@@ -469,3 +469,19 @@ def test_label_is_printable_and_read_back_as_it_is_printed():
     (family,) = text_string_to_metric_families(text)
     (sample,) = family.samples
     assert sample.labels == {"topic": r'a\n"b\c\x1b[31m\u2028\ud800'}
+
+
+@pytest.mark.parametrize("count", [1, 16, 17, 1000])
+def test_large_family_lets_other_threads_run(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    pauses: list[int] = []
+    values: list[float] = []
+
+    def sleep(wait_s: float) -> None:
+        assert wait_s == 0
+        pauses.append(len(values))
+
+    monkeypatch.setattr("time.sleep", sleep)
+    family = Family("x", "X.", ("topic",)).of(((str(n),), n) for n in range(count))
+    values.extend(sample.value for sample in family.samples)
+    assert values == list(range(count))
+    assert pauses == list(range(0, count, 16))

@@ -6,6 +6,7 @@ other modules read from a page are here.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -24,6 +25,9 @@ FAST, PYTHON = "fast", "python"
 BOUNDS = range(19, 103, 2)
 """Indexes of the histogram buckets that the page shows: two per octave, from 64 us to two minutes.
 The other buckets count in the next shown one."""
+
+SAMPLES_AT_ONCE = 16
+"""A large page takes its thread a tenth of a second, in which the event loop must not wait."""
 
 Row = tuple[Sequence[str], float]
 """Label values and the value of a sample."""
@@ -55,7 +59,9 @@ class Family:
         return self.of([((), value)])
 
     def _samples(self, rows: Iterable[Row]) -> Iterator[Sample]:
-        for values, value in rows:
+        for number, (values, value) in enumerate(rows):
+            if number % SAMPLES_AT_ONCE == 0:
+                time.sleep(0)  # another thread may take the interpreter lock
             yield Sample(self.name, dict(zip(self.labels, values, strict=True)), value)
 
 
