@@ -64,8 +64,8 @@ class _Pair:
             self.behind[log] = committed
 
 
-class _Ends:
-    """Computes pairs in one reading of the page. The end of each log is read once."""
+class _PairReader:
+    """Reads pairs for one reading of the page. Reads the end of each log once."""
 
     def __init__(self, logs: LogManager) -> None:
         self._logs = logs
@@ -137,7 +137,7 @@ class Lag(Collector):
     def _choose(self) -> tuple[list[_Pair], int]:
         """Return the pairs to show, and the number of all pairs."""
         groups = self._groups.groups()
-        ends = _Ends(self._logs)
+        reader = _PairReader(self._logs)
         if sum(len(group.offsets) for group in groups) > MAX_OFFSETS:
             logs: dict[str, list[Log]] = {}
             for log in self._logs.logs():
@@ -145,9 +145,9 @@ class Lag(Collector):
             count = sum(len(group.offsets.topics() & logs.keys()) for group in groups)
             if count > self._max_pairs:
                 # The pairs of before come first: of equal lags they are kept.
-                pairs = chain(self._again(groups, logs, ends), self._search(groups, ends))
+                pairs = chain(self._again(groups, logs, reader), self._search(groups, reader))
                 return self._largest(pairs), count
-        pairs_of_all = [pair for group in groups for pair in ends.pairs(group)]
+        pairs_of_all = [pair for group in groups for pair in reader.pairs(group)]
         if len(pairs_of_all) > self._max_pairs:
             return self._largest(iter(pairs_of_all)), len(pairs_of_all)
         return pairs_of_all, len(pairs_of_all)
@@ -156,15 +156,15 @@ class Lag(Collector):
         return nlargest(self._max_pairs, pairs, key=attrgetter("records"))
 
     def _again(
-        self, groups: Sequence[Group], logs: Mapping[str, Sequence[Log]], ends: _Ends
+        self, groups: Sequence[Group], logs: Mapping[str, Sequence[Log]], reader: _PairReader
     ) -> Iterator[_Pair]:
         """Yield the pairs that the last reading showed."""
         for group in groups:
             for topic in self._shown.get(group.group_id, ()):
-                if (pair := ends.pair(group, topic, logs.get(topic, ()))) is not None:
+                if (pair := reader.pair(group, topic, logs.get(topic, ()))) is not None:
                     yield pair
 
-    def _search(self, groups: Sequence[Group], ends: _Ends) -> Iterator[_Pair]:
+    def _search(self, groups: Sequence[Group], reader: _PairReader) -> Iterator[_Pair]:
         """Yield the other pairs of the groups whose turn it is."""
         left = MAX_OFFSETS
         start = self._next % len(groups)
@@ -174,7 +174,7 @@ class Lag(Collector):
             group = groups[number]
             left -= len(group.offsets)
             self._next = number + 1
-            yield from ends.pairs(group, self._shown.get(group.group_id, ()))
+            yield from reader.pairs(group, self._shown.get(group.group_id, ()))
 
     def _ages(self, pairs: list[_Pair]) -> Iterator[Row]:
         now_ms = self._clock.now_ms()
