@@ -27,7 +27,8 @@ from plog.cli.foreign_words import (
     Action,
     Tool,
 )
-from plog.cli.rule_options import PLACEHOLDER, Given, Option, is_option, options_of
+from plog.cli.option_words import divided, is_option
+from plog.cli.rule_options import PLACEHOLDER, Given, Option, options_of
 
 CLOSE = 0.7
 """How alike a misspelt word and the right one are at least; 1 means equal."""
@@ -51,7 +52,7 @@ def hint(root: click.Group, words: Sequence[str]) -> str | None:
         if name in WITHOUT_COUNTERPART:
             return f"plog has no command for {PREFIX}{name}: {WITHOUT_COUNTERPART[name]}"
     for word in rest:
-        name = word.partition("=")[0]
+        name, _ = divided(word)
         if reason := OWN_OPTIONS_WITHOUT_COUNTERPART.get((rest[0], name)):
             return f"plog {rest[0]} has no option {name}: {reason}"
     for path in (rest[1:] if rest[0] == "help" else rest, rest[:-1]):
@@ -190,8 +191,7 @@ def _read(root: click.Group, line: Line, words: Sequence[str]) -> None:
 def _divided(word: str, takes: dict[str, set[bool]]) -> tuple[str, str | None]:
     """Return the name and the value of `--name=value`, `-nvalue` and others."""
     if word.startswith("--"):
-        name, equals, value = word.partition("=")
-        return name, value if equals else None
+        return divided(word)
     if len(word) > 2 and word not in takes and word[:2] in takes:
         return word[:2], word[2:]
     return word, None

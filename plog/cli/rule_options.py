@@ -8,6 +8,8 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
+from plog.cli.option_words import is_option
+
 PLACEHOLDER = re.compile(r"[A-Z]{2,}|(?<![A-Za-z-])N(?![A-Za-z])")
 BRACKETED = re.compile(r",(?![^\[]*\])")
 """A comma between items; those in [brackets] belong to one item."""
@@ -83,8 +85,3 @@ def options_of(text: str) -> list[Option]:
         else:
             read[-1] = read[-1]._replace(value=word)
     return read
-
-
-def is_option(word: str) -> bool:
-    """Return whether a word is an option; -1 and a lone - are values."""
-    return word.startswith("-") and re.fullmatch(r"-\d*", word) is None

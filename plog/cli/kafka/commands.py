@@ -6,58 +6,25 @@ words, abbreviations, and other texts for errors.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
+from plog.cli.kafka.declarations import Option, OptionValues, declared, help_lines
 from plog.cli.kafka.options import HelpWanted, VersionWanted, java_integer
+from plog.cli.option_words import divided, is_option
 
-DECLARATION = re.compile(
-    r"(--[\w.-]+)(!)?(?: (\S+?)(\.\.\.)?(?::(Integer|Long|Short))?)?(?:  +(\S.*))?"
-)
 BITS = {"Short": 16, "Integer": 32, "Long": 64}
-HELP_COLUMN = 36
 
 
 class CommandFault(Exception):
     """The command line is wrong; the script prints its usage and the message."""
 
 
-class Declared(NamedTuple):
-    """A declared option; `metavar` is None for a flag."""
-
-    name: str
-    is_required: bool
-    metavar: str | None
-    is_list: bool
-    number: str | None
-    help: str
-
-
-class Words:
+class Words(OptionValues):
     """The options of one command line; `command` is the subcommand, "" without one."""
 
     def __init__(self, command: str, values: dict[str, list[str]]) -> None:
+        super().__init__(values)
         self.command = command
-        self._values = values
-
-    def has(self, name: str) -> bool:
-        """Return whether the option was given."""
-        return name in self._values
-
-    def values(self, name: str) -> list[str]:
-        """Return every value of an option."""
-        return list(self._values.get(name, ()))
-
-    def value(self, name: str) -> str | None:
-        """Return the last value of an option; None without one."""
-        given = self._values.get(name)
-        return given[-1] if given else None
-
-    def text(self, name: str, default: str = "") -> str:
-        """Return the last value of an option, or a default."""
-        value = self.value(name)
-        return default if value is None else value
 
     def number(self, name: str) -> int | None:
         """Return the last value of a numeric option; None without one."""
@@ -71,9 +38,8 @@ class Commands:
     Args:
         program: the name in usage and errors.
         about: what the script does.
-        common: lines `--name! VALUE:Type  Help.`: `!` if the option is required, `...` after VALUE
-            if several words may follow, Type if it is a number.
-        commands: the subcommands, each with a sentence and its own lines.
+        common: declares options, as `declared` reads them.
+        commands: the subcommands, each with a sentence and the declarations of its own options.
         one_of: options of which exactly one is required.
     """
 
@@ -87,9 +53,9 @@ class Commands:
     ) -> None:
         self.program = program
         self.about = about
-        self._common = _declared(common)
+        self._common = declared(common)
         self._commands = {
-            name: (text, _declared(lines)) for name, (text, lines) in (commands or {}).items()
+            name: (text, declared(lines)) for name, (text, lines) in (commands or {}).items()
         }
         self._one_of = one_of
 
@@ -100,9 +66,9 @@ class Commands:
 
     def help(self) -> str:
         """Return the help of the script with all its subcommands."""
-        lines = [self.usage(), self.about, "", *_help_lines(self._common)]
+        lines = [self.usage(), self.about, "", *help_lines(self._common.values())]
         for name, (text, options) in self._commands.items():
-            lines += ["", f"{name}: {text}", *_help_lines(options)]
+            lines += ["", f"{name}: {text}", *help_lines(options.values())]
         return "\n".join(lines) + "\n"
 
     def read(self, arguments: Sequence[str]) -> Words:
@@ -125,10 +91,10 @@ class Commands:
                 raise HelpWanted
             if word in ("-v", "--version") and self._commands:
                 raise VersionWanted
-            name, equals, value = word.partition("=")
-            option = _find(options, name) if word.startswith("--") else None
+            name, value = divided(word)
+            option = _find(options, name[2:]) if word.startswith("--") else None
             if option is not None:
-                self._take(option, value if equals else None, left, values)
+                self._take(option, value, left, values)
             elif self._commands and not command and not word.startswith("-"):
                 self._check_required(self._common, values)
                 if word not in self._commands:
@@ -146,9 +112,9 @@ class Commands:
         return Words(command, values)
 
     def _take(
-        self, option: Declared, value: str | None, left: list[str], values: dict[str, list[str]]
+        self, option: Option, value: str | None, left: list[str], values: dict[str, list[str]]
     ) -> None:
-        name = option.name[2:]
+        name = option.name
         for other in self._one_of:
             if name in self._one_of and other != name and other in values:
                 raise CommandFault(f"argument --{name}: not allowed with argument --{other}")
@@ -156,29 +122,29 @@ class Commands:
         if option.metavar is None:
             return
         words = [] if value is None else [value]
-        while value is None and left and not _looks_like_option(left[-1]):
+        while value is None and left and not is_option(left[-1]):
             words.append(left.pop())
             if not option.is_list:
                 break
         if not words:
             count = "at least one argument" if option.is_list else "one argument"
-            raise CommandFault(f"argument {option.name}: expected {count}")
+            raise CommandFault(f"argument --{option.name}: expected {count}")
         for word in words:
             if option.number and java_integer(word, BITS[option.number]) is None:
                 raise CommandFault(
-                    f"argument {option.name}: could not convert '{word}' to {option.number}"
+                    f"argument --{option.name}: could not convert '{word}' to {option.number}"
                     f' (For input string: "{word}")'
                 )
         given += words
 
     def _check_required(
-        self, options: Mapping[str, Declared], values: Mapping[str, list[str]]
+        self, options: Mapping[str, Option], values: Mapping[str, list[str]]
     ) -> None:
         missing = [
-            one.name for one in options.values() if one.is_required and one.name[2:] not in values
+            one.name for one in options.values() if one.is_required and one.name not in values
         ]
         if missing:
-            raise CommandFault(f"argument {missing[-1]} is required")
+            raise CommandFault(f"argument --{missing[-1]} is required")
         if (
             options is self._common
             and self._one_of
@@ -188,33 +154,9 @@ class Commands:
             raise CommandFault(f"one of the arguments {names} is required")
 
 
-def _declared(lines: str) -> dict[str, Declared]:
-    found = {}
-    for line in filter(str.strip, lines.splitlines()):
-        match = DECLARATION.fullmatch(line.strip())
-        if match is None:
-            raise ValueError(f"not a declaration: {line!r}")
-        name, required, metavar, is_list, number, text = match.groups()
-        found[name] = Declared(
-            name, required is not None, metavar, is_list is not None, number, text or ""
-        )
-    return found
-
-
-def _find(options: Mapping[str, Declared], name: str) -> Declared | None:
+def _find(options: Mapping[str, Option], name: str) -> Option | None:
     """Return an option by its name, or by the only one that begins so."""
     if name in options:
         return options[name]
     similar = [option for known, option in options.items() if known.startswith(name)]
-    return similar[0] if len(similar) == 1 and len(name) > len("--") else None
-
-
-def _looks_like_option(word: str) -> bool:
-    return word.startswith("-") and len(word) > 1 and java_integer(word, BITS["Long"]) is None
-
-
-def _help_lines(options: Mapping[str, Declared]) -> list[str]:
-    return [
-        f"  {one.name} {one.metavar or ''}".rstrip().ljust(HELP_COLUMN) + f" {one.help}"
-        for one in options.values()
-    ]
+    return similar[0] if len(similar) == 1 and name else None

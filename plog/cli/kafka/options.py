@@ -1,22 +1,23 @@
 """The options of Kafka's scripts, as Java's parser (joptsimple) reads them.
 
-A script declares its options as lines of text, which are also its help. Owns the reading of a
-command line and the texts of its errors. Which options fit together is decided by each script.
+Owns the reading of a command line and the texts of its errors. Which options fit together is
+decided by each script.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import NamedTuple, NoReturn
+from typing import NoReturn
+
+from plog.cli.kafka.declarations import OptionValues, declared, help_lines
+from plog.cli.option_words import divided, is_option
 
 INT_BITS, LONG_BITS = 32, 64
-HELP_COLUMN = 36
 COMMON = """
 --help                       Print this help.
 --version                    Print the version.
 """
-DECLARATION = re.compile(r"--(\S+)(?: (\[)?(\S+?)\]?)?(?:  +(\S.*))?")
 
 
 class UsageFault(Exception):
@@ -39,49 +40,24 @@ class VersionWanted(Exception):
     """The command line asks for the version."""
 
 
-class Option(NamedTuple):
-    """A declared option; `metavar` is None if it has no value."""
-
-    name: str
-    metavar: str | None
-    is_optional: bool
-    help: str
-
-    @property
-    def usage(self) -> str:
-        """Return the option as the help shows it."""
-        if self.metavar is None:
-            return f"--{self.name}"
-        return f"--{self.name} " + (f"[{self.metavar}]" if self.is_optional else self.metavar)
-
-
 class Options:
     """The options that a script declares.
 
     Args:
         about: what the script does, in one sentence.
-        declared: a line for each option: `--name VALUE  Help.`, with `[VALUE]` if the value may be
-            left out, and no VALUE for a flag.
+        lines: declares the options, as `declared` reads them.
         helps: whether a command line without any option prints the help.
     """
 
-    def __init__(self, about: str, declared: str, *, helps: bool = True) -> None:
+    def __init__(self, about: str, lines: str, *, helps: bool = True) -> None:
         self.about = about
         self._helps = helps
-        self._options: dict[str, Option] = {}
-        for line in filter(str.strip, (declared + COMMON).splitlines()):
-            found = DECLARATION.fullmatch(line.strip())
-            if found is None:
-                raise ValueError(f"not a declaration: {line!r}")
-            name, bracket, metavar, text = found.groups()
-            self._options[name] = Option(name, metavar, bracket is not None, text or "")
+        self._options = declared(lines + COMMON)
 
     def help(self) -> str:
         """Return the help: what the script does, and its options in the order of the alphabet."""
-        lines = [self.about, ""]
-        for _, option in sorted(self._options.items()):
-            usage = f"  {option.usage}".ljust(HELP_COLUMN)
-            lines.append(f"{usage} {option.help}".rstrip())
+        options = [option for _, option in sorted(self._options.items())]
+        lines = [self.about, "", *help_lines(options)]
         return "\n".join(lines) + "\n"
 
     def read(self, arguments: Sequence[str]) -> Given:
@@ -98,19 +74,19 @@ class Options:
             word = left.pop()
             if word == "--":
                 break
-            if not _looks_like_option(word):
+            if not is_option(word, numbers=True):
                 continue
-            name, equals, value = word.lstrip("-").partition("=")
+            name, value = divided(word.lstrip("-"))
             option = self._options.get(name)
             if option is None:
                 raise OptionFault(f"{name} is not a recognized option")
             given = values.setdefault(name, [])
             if option.metavar is None:
                 continue
-            if equals and value:
+            if value:
                 given.append(value)
             elif option.is_optional:
-                if left and not _looks_like_option(left[-1]):
+                if left and not is_option(left[-1], numbers=True):
                     given.append(left.pop())
             elif not left:
                 raise OptionFault(f"Option {name} requires an argument")
@@ -123,20 +99,12 @@ class Options:
         return Given(values, list(arguments))
 
 
-class Given:
+class Given(OptionValues):
     """The options of one command line; `arguments` are its words."""
 
     def __init__(self, values: dict[str, list[str]], arguments: Sequence[str] = ()) -> None:
-        self._values = values
+        super().__init__(values)
         self.arguments = arguments
-
-    def has(self, name: str) -> bool:
-        """Return whether the option was given."""
-        return name in self._values
-
-    def values(self, name: str) -> list[str]:
-        """Return every value of a repeated option."""
-        return list(self._values.get(name, ()))
 
     def value(self, name: str) -> str | None:
         """Return the value of an option; None without one.
@@ -144,17 +112,11 @@ class Given:
         Raises:
             OptionFault: the option has several values.
         """
-        given = self._values.get(name, [])
-        if len(given) > 1:
+        if len(self.values(name)) > 1:
             raise OptionFault(
                 f"Found multiple arguments for option {name}, but you asked for only one"
             )
-        return given[0] if given else None
-
-    def text(self, name: str, default: str = "") -> str:
-        """Return the value of an option, or a default."""
-        value = self.value(name)
-        return default if value is None else value
+        return super().value(name)
 
     def integer(self, name: str, *, bits: int = INT_BITS) -> int | None:
         """Return the value of an option as a Java int or long; None without one.
@@ -195,7 +157,3 @@ def java_integer(text: str, bits: int = INT_BITS) -> int | None:
 def number_fault(text: str) -> NoReturn:
     """Raise the error for text that is not a number, as Java words it."""
     raise ValueError(f'For input string: "{text}"')
-
-
-def _looks_like_option(word: str) -> bool:
-    return word.startswith("-") and len(word) > 1
