@@ -10,8 +10,9 @@ from contextlib import ExitStack, closing
 import click
 import pytest
 
+from plog.cli.open_transactions import ABORT_COLUMNS, HANGING_COLUMNS
 from plog.cli.output import duration_ms, raise_all, time_text
-from plog.cli.transactions import ABORT_COLUMNS, HANGING_COLUMNS, OPEN_STATES
+from plog.cli.transactions import OPEN_STATES
 from plog.errors import UnknownTopicOrPartition
 from plog.types import TopicPartition
 from tests.cli.test_groups import error_of
