@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import checkpoints
@@ -273,7 +274,7 @@ def run(
             queries.append(query)
             running.callback(job.stop, query)
             if not continuous:
-                if not job.wait_for_end(lambda query=query: query.isActive):
+                if not job.wait_for_end(partial(_is_active, query)):
                     raise click.Abort
                 query.awaitTermination()
         if continuous:
@@ -284,6 +285,10 @@ def run(
             f"Spark has dropped {dropped.total():,} {DROPPED}. The output is incomplete; set a "
             "longer --slack for the next run"
         )
+
+
+def _is_active(query: StreamingQuery) -> bool:
+    return query.isActive
 
 
 def _wait(queries: Sequence[StreamingQuery]) -> None:

@@ -28,7 +28,7 @@ from plog.errors import PlogError, TopicAlreadyExists
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming import StreamingQuery
+    from pyspark.sql.streaming.query import StreamingQuery
 
     from plog.client.consumer import Consumer
 
