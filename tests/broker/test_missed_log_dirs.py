@@ -324,7 +324,7 @@ def counted(owner, name):
 
 for name in ("rename", "sync_directory", "make_directory", "unlink", "write_bytes", "remove_tree"):
     counted(Filesystem, name)
-for name in ("_create", "_write_once", "_restart_wal"):
+for name in ("_create", "_write_once", "_fold_wal"):
     counted(StoreCopy, name)
 
 async def whole():
