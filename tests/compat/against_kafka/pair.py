@@ -11,10 +11,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
+from plog.client.offsets import LATEST
 from plog.errors import ErrorCode, NetworkException, RequestTimedOut
 from plog.protocol import framing
 from plog.protocol.messages.consumer_groups import ConsumerGroupHeartbeatResponse
 from plog.protocol.messages.groups import JoinGroupResponse
+from plog.protocol.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+)
 from plog.protocol.messages.producers import InitProducerIdResponse
 from plog.protocol.messages.topics import (
     CreatableTopic,
@@ -24,8 +30,10 @@ from plog.protocol.messages.topics import (
 from plog.protocol.messages.transactions import EndTxnResponse
 from plog.protocol.schema import Struct
 from plog.types import ZERO_UUID
-from tests.handlers.wire import WAIT_MS, Speaker, produce, speak
+from tests.handlers.wire import WAIT_MS, Speaker, eventually, produce, speak
 
+LEADERS_S = 60
+LIST_OFFSETS_VERSION = 5
 UNKNOWN_ID = uuid.UUID(int=2**100 + 1)
 CLOSED = "the connection is closed"
 PREFIX = re.compile(r"c\d+-")
@@ -131,14 +139,40 @@ class Side:
         self.send(request, 7)
 
     def fill(self, topics: Mapping[str, Topic]) -> None:
-        """Hear that the topics are made, and write what is to be in them."""
+        """Receive the new topics, wait for their leaders, and write the batches into them."""
         for made in self.receive().topics:
             assert made.error_code == ErrorCode.NONE, made
             self._ids[made.name] = made.topic_id
+        if topics:
+            eventually(lambda: self._leads(topics), "leading the new topics", LEADERS_S)
         for name, topic in topics.items():
             for batch in topic.batches:
                 wrote = produce(self.wire, self.name(name), batch)
                 assert wrote.error_code == ErrorCode.NONE, wrote
+
+    def _leads(self, topics: Mapping[str, Topic]) -> bool:
+        """Tell whether every partition has its leader.
+
+        Kafka responds to CreateTopics before that, and its metadata may name a leader too early.
+        Only the leader itself knows the last offset.
+        """
+        request = ListOffsetsRequest(
+            replica_id=-1,
+            isolation_level=0,
+            topics=[
+                ListOffsetsTopic(
+                    name=self.name(name),
+                    partitions=[
+                        ListOffsetsPartition(partition_index=number, timestamp=LATEST)
+                        for number in range(topic.partitions)
+                    ],
+                )
+                for name, topic in topics.items()
+            ],
+        )
+        answer = self.wire.ask(request, LIST_OFFSETS_VERSION)
+        found = [part.error_code for topic in answer.topics for part in topic.partitions]
+        return all(code == ErrorCode.NONE for code in found)
 
     def name(self, topic: str) -> str:
         """Return what the case's topic is really called."""
