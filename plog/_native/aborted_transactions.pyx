@@ -15,7 +15,7 @@ from plog._native.batch_fields cimport (
     BatchFields,
     last_offset,
 )
-from plog._native.compression cimport COMPRESSION_OK
+from plog._native.codec_status cimport COMPRESSION_OK
 from plog._native.record_view cimport (
     RECORD_OK,
     RecordView,

@@ -19,6 +19,8 @@ cdef enum:
     AT_PRODUCER_EPOCH = 51
     AT_BASE_SEQUENCE = 53
     AT_RECORDS_COUNT = 57
+    # A record's length, attributes, timestamp delta, offset delta, key length, value length, headers count: a byte each.
+    LEAST_RECORD_BYTES = 7
 
 cdef enum:
     ATTRIBUTE_CODEC = 0x07

@@ -10,7 +10,6 @@ from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t
 
 from plog._native.compression cimport CODEC_NONE
 from plog._native.crc32c cimport crc32c_update
-from plog._native.record_view cimport LEAST_RECORD_BYTES
 from plog._native.wire cimport be16, be64, put_int16, put_int32, put_int64
 
 

@@ -32,13 +32,8 @@ from plog._native.batch_fields cimport (
     read_header,
     size_of,
 )
-from plog._native.compression cimport (
-    CODEC_NONE,
-    COMPRESSION_DEFAULT_LEVEL,
-    COMPRESSION_NO_MEMORY,
-    COMPRESSION_OK,
-    compress_bytes,
-)
+from plog._native.codec_status cimport COMPRESSION_DEFAULT_LEVEL, COMPRESSION_NO_MEMORY, COMPRESSION_OK
+from plog._native.compression cimport CODEC_NONE, compress_bytes
 from plog._native.offset_map cimport OffsetMap
 from plog._native.record_view cimport (
     RECORD_OK,

@@ -3,8 +3,7 @@
 from libc.stdint cimport int32_t, uint8_t, uint32_t
 from libc.string cimport memcmp, memcpy
 
-from plog._native.compression cimport (
-    COMPRESSION_CORRUPT, COMPRESSION_NO_MEMORY, COMPRESSION_OK, COMPRESSION_TOO_LARGE)
+from plog._native.codec_status cimport COMPRESSION_CORRUPT, COMPRESSION_NO_MEMORY, COMPRESSION_OK, COMPRESSION_TOO_LARGE
 from plog._native.sink cimport Sink, make_room
 from plog._native.wire cimport be32, put_int32, read_unsigned_varint
 

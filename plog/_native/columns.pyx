@@ -36,7 +36,7 @@ from plog._native.column_rows cimport (
     rows_start,
     rows_take,
 )
-from plog._native.compression cimport COMPRESSION_OK
+from plog._native.codec_status cimport COMPRESSION_OK
 from plog._native.record_view cimport RECORD_OK, compression_fault, open_records, record_fault
 
 from plog._native.records import DECOMPRESSED_LIMIT

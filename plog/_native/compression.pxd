@@ -8,17 +8,6 @@ cdef enum:
     CODEC_LZ4 = 3
     CODEC_ZSTD = 4
 
-cdef enum:
-    # The level each codec takes by itself: gzip 6, lz4 fast, zstd 3. Snappy has none.
-    COMPRESSION_DEFAULT_LEVEL = -2147483648
-
-cdef enum:
-    COMPRESSION_OK = 0
-    COMPRESSION_CORRUPT = -1     # the input is not of this codec, or is cut short
-    COMPRESSION_TOO_LARGE = -2   # the output would exceed the limit
-    COMPRESSION_NO_MEMORY = -3
-    COMPRESSION_UNKNOWN_CODEC = -4
-
 # Both store malloc'ed memory into `out` on COMPRESSION_OK (the caller frees it) and
 # leave it alone otherwise. Memory grows with the output that really appears, never on
 # the word of a length field: beside the output there are at most the codec's own

@@ -16,6 +16,9 @@ from libc.string cimport memcpy, memset
 from plog._native.codec_gzip cimport compress_gzip, decompress_gzip
 from plog._native.codec_lz4 cimport LZ4_MOST_LEVEL, compress_lz4, decompress_lz4
 from plog._native.codec_snappy cimport compress_snappy, decompress_snappy
+from plog._native.codec_status cimport (
+    COMPRESSION_CORRUPT, COMPRESSION_DEFAULT_LEVEL, COMPRESSION_NO_MEMORY, COMPRESSION_OK, COMPRESSION_TOO_LARGE,
+    COMPRESSION_UNKNOWN_CODEC)
 from plog._native.codec_zstd cimport compress_zstd, decompress_zstd, zstd_least_level, zstd_most_level
 from plog._native.sink cimport Sink, make_room
 

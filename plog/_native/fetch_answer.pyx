@@ -15,7 +15,7 @@ from plog._native.fetch_call cimport (
 from plog._native.fetch_sessions cimport NO_SESSION_ID
 from plog._native.log_read cimport read_next_offset
 from plog._native.request cimport length_size, put_length, put_string, string_size
-from plog._native.segment cimport SegmentFiles, segment_release
+from plog._native.segment_files cimport SegmentFiles, segment_release
 from plog._native.served cimport TOPIC_ID_BYTES, Served, served_name
 from plog._native.topic_traffic cimport traffic_sent
 from plog._native.wire cimport put_int8, put_int16, put_int32, put_int64

@@ -25,7 +25,7 @@ from plog._native.locks cimport load, load_ordered
 from plog._native.log_read cimport READ_FAILED, READ_FOUND, READ_NOTHING, ReadResult, partition_read, read_end_offset
 from plog._native.part_list cimport part_add, parts_release
 from plog._native.partition cimport Partition, partition_has_aborted, partition_pin_aborted
-from plog._native.segment cimport segment_read_through, segment_release
+from plog._native.segment_files cimport segment_read_through, segment_release
 from plog._native.served cimport Served, served_find, served_find_by_id, served_release, served_retain
 
 cdef enum:

@@ -24,8 +24,8 @@ from plog._native.producers cimport (
     BEGINNING, NO_TRANSACTION, ORDINARY, REPEATED, Judgement, ProducerBatch, ProducerTable, producers_assign,
     producers_find, producers_first_open, producers_judge, producers_note, producers_obtain,
     producers_remove, producers_set_transaction)
-from plog._native.segment cimport SegmentFiles
 from plog._native.segment_append cimport SegmentBatch, segment_publish, segment_write
+from plog._native.segment_files cimport SegmentFiles
 from plog._native.wire cimport be16, be32, be64, put_int32, put_int64
 
 cdef enum:

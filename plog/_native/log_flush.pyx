@@ -17,7 +17,7 @@ from plog._native.partition cimport (
     PUBLISH_CLOSED, PUBLISH_DONE, PUBLISH_FAILED, PUBLISH_MISFIT, SLOT_KEY_BYTES, active_of, list_release,
     note_producers, partition_changed, partition_go_offline, settle, swap_producers)
 from plog._native.producers cimport producers_free
-from plog._native.segment cimport SegmentFiles
+from plog._native.segment_files cimport SegmentFiles
 from plog._native.wire cimport put_int32, put_int64
 
 cdef enum:

@@ -2,7 +2,7 @@
 from libc.stdint cimport int64_t
 
 from plog._native.partition cimport Partition
-from plog._native.segment cimport SegmentFiles
+from plog._native.segment_files cimport SegmentFiles
 
 cdef enum ReadStatus:
     READ_FOUND = 0

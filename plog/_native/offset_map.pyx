@@ -12,7 +12,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 from libc.stdlib cimport calloc, free
 
 from plog._native.batch_fields cimport BATCH_OK, BatchFields, batch_fault, read_header, size_of
-from plog._native.compression cimport COMPRESSION_OK
+from plog._native.codec_status cimport COMPRESSION_OK
 from plog._native.record_view cimport (
     RECORD_OK,
     RecordView,

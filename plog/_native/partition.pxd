@@ -11,7 +11,7 @@ from plog._native.leaves cimport Leaves, Writer
 from plog._native.locks cimport load_pointer, pthread_mutex_t
 from plog._native.mailbox cimport Letter
 from plog._native.producers cimport Producer, ProducerTable
-from plog._native.segment cimport SegmentFiles
+from plog._native.segment_files cimport SegmentFiles
 
 cdef enum:
     SLOT_KEY_BYTES = 20

@@ -24,7 +24,7 @@ from plog._native.locks cimport (
 from plog._native.producers cimport (
     producers_assign, producers_find, producers_first_open, producers_free, producers_init, producers_obtain,
     producers_remove)
-from plog._native.segment cimport segment_release
+from plog._native.segment_files cimport segment_release
 
 # --- segment lists --------------------------------------------------------------------------------
 

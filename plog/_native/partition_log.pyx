@@ -37,7 +37,8 @@ from plog._native.partition cimport (
 from plog._native.producers cimport (
     Producer, ProducerTable, producer_entry, producers_assign, producers_free, producers_init,
     producers_obtain, read_producer_entry)
-from plog._native.segment cimport FileRange, Segment, new_file_range, segment_retain
+from plog._native.segment cimport FileRange, Segment, new_file_range
+from plog._native.segment_files cimport segment_retain
 
 from plog.errors import CorruptRecord, KafkaStorageError
 

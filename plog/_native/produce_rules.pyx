@@ -20,7 +20,8 @@ from plog._native.batch_fields cimport (
     read_header,
     size_of,
 )
-from plog._native.compression cimport CODEC_ZSTD, COMPRESSION_OK, COMPRESSION_TOO_LARGE
+from plog._native.codec_status cimport COMPRESSION_OK, COMPRESSION_TOO_LARGE
+from plog._native.compression cimport CODEC_ZSTD
 from plog._native.locks cimport (
     pthread_mutex_init, pthread_mutex_lock, pthread_mutex_t, pthread_mutex_unlock)
 from plog._native.record_view cimport (

@@ -51,7 +51,8 @@ from plog._native.reactor_loop cimport (
     Command, Listener, Loop, Shared,
     free_command, loop_discard_letters, loop_open, loop_release, loop_run,
 )
-from plog._native.segment cimport FileRange, SegmentFiles, segment_release, segment_retain
+from plog._native.segment cimport FileRange
+from plog._native.segment_files cimport SegmentFiles, segment_release, segment_retain
 from plog._native.served cimport ServedPartitions, table_set_listener
 
 from plog._native.partition_log import Appended

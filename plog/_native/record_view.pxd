@@ -1,12 +1,8 @@
 # The records of a batch v2, read in place: lengths exact, nothing past `end`, nothing allocated for a record.
 from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
-from plog._native.batch_fields cimport BatchFields
+from plog._native.batch_fields cimport LEAST_RECORD_BYTES, BatchFields
 from plog._native.wire cimport read_varint, read_varlong
-
-cdef enum:
-    # length, attributes, timestamp delta, offset delta, key length, value length, headers count: a byte each
-    LEAST_RECORD_BYTES = 7
 
 # Why a record could not be read.
 cdef enum:

@@ -8,15 +8,9 @@ and judges nothing but whether it can be read.
 from libc.stdint cimport int64_t, uint8_t
 
 from plog._native.batch_fields cimport AT_LEADER_EPOCH, ATTRIBUTE_CODEC, BATCH_HEADER_BYTES, BatchFields
-from plog._native.compression cimport (
-    CODEC_NONE,
-    CODEC_ZSTD,
-    COMPRESSION_NO_MEMORY,
-    COMPRESSION_OK,
-    COMPRESSION_TOO_LARGE,
-    COMPRESSION_UNKNOWN_CODEC,
-    decompress_bytes,
-)
+from plog._native.codec_status cimport (
+    COMPRESSION_NO_MEMORY, COMPRESSION_OK, COMPRESSION_TOO_LARGE, COMPRESSION_UNKNOWN_CODEC)
+from plog._native.compression cimport CODEC_NONE, CODEC_ZSTD, decompress_bytes
 
 cdef tuple _RECORD_FAULTS = (
     "",

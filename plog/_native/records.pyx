@@ -32,7 +32,8 @@ from plog._native.batch_fields cimport (
     check_batch,
     check_position,
 )
-from plog._native.compression cimport CODEC_NONE, COMPRESSION_NO_MEMORY, COMPRESSION_OK, compress_bytes
+from plog._native.codec_status cimport COMPRESSION_NO_MEMORY, COMPRESSION_OK
+from plog._native.compression cimport CODEC_NONE, compress_bytes
 from plog._native.crc32c cimport crc32c_update
 from plog._native.record_view cimport (
     RECORD_MISSING,

@@ -1,69 +1,26 @@
-"""One segment's files as the data path sees them.
+"""A segment and a range of its log file, as Python holds them.
 
-Owns the descriptors, the counted pins that keep them open, and the segment's Python face. What is
-found in the files is `segment_walk`'s, what is added to them `segment_append`'s. Never knows which
-segments a log has, or who leads it.
+Owns their Python faces: what `storage` opens, looks up and seals. The files and their pins are
+`segment_files`'.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.errno cimport EIO
 from libc.stdint cimport INT64_MAX, int64_t, uint8_t
-from libc.stdlib cimport calloc, free
-from posix.unistd cimport close
+from libc.stdlib cimport calloc
 
 import os
 
 from plog._native.files cimport calls, read_fully
 from plog._native.index cimport OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES
-from plog._native.locks cimport add, load, pthread_mutex_destroy, pthread_mutex_init
+from plog._native.locks cimport load, pthread_mutex_init
 from plog._native.segment_append cimport segment_seal
+from plog._native.segment_files cimport SegmentFiles, segment_read_through, segment_release
 from plog._native.segment_walk cimport (
     WALK_CORRUPT, WALK_FOUND, WALK_PAST_END, BatchPlace, Window, segment_lookup_offset, segment_lookup_time,
     segment_offset_behind, segment_offset_past)
 from plog._native.wire cimport be64
 
-cdef extern from "<sys/mman.h>" nogil:
-    int munmap(void* address, size_t size)
-
-cdef enum:
-    READ_THROUGH_BYTES = 64 * 1024
-
-
-# --- pins -----------------------------------------------------------------------------------------
-
-cdef void segment_retain(SegmentFiles* segment) noexcept nogil:
-    add(&segment.references, 1)
-
-
-cdef void segment_release(SegmentFiles* segment) noexcept nogil:
-    if segment == NULL or add(&segment.references, -1) > 0:
-        return
-    if segment.offset_map != NULL:
-        munmap(segment.offset_map, segment.offset_map_bytes)
-    if segment.time_map != NULL:
-        munmap(segment.time_map, segment.time_map_bytes)
-    # A failed close has nothing left to report: what had to be on the disk was synced before.
-    close(segment.log_fd)
-    close(segment.offset_index_fd)
-    close(segment.time_index_fd)
-    pthread_mutex_destroy(&segment.index_lock)
-    pthread_mutex_destroy(&segment.tail_lock)
-    free(segment.tail)
-    free(segment)
-
-
-cdef void segment_read_through(SegmentFiles* segment, int64_t position, int64_t size) noexcept nogil:
-    cdef uint8_t[READ_THROUGH_BYTES] into
-    cdef int64_t end = position + size
-    cdef int64_t done
-    while position < end:
-        done = calls().pread(segment.log_fd, into, min(<int64_t>READ_THROUGH_BYTES, end - position), position)
-        if done <= 0:
-            return
-        position += done
-
-
-# --- for Python -----------------------------------------------------------------------------------
 
 cdef object os_error(int64_t negative):
     return OSError(-negative, os.strerror(-negative))

@@ -1,7 +1,7 @@
 # What is added to a segment: batches, and the index entries that are due.
 from libc.stdint cimport int64_t, uint8_t
 
-from plog._native.segment cimport SegmentFiles
+from plog._native.segment_files cimport SegmentFiles
 
 # A batch on its way to the file.
 ctypedef struct SegmentBatch:

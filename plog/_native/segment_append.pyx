@@ -11,7 +11,7 @@ from libc.stdlib cimport calloc, free
 from plog._native.files cimport calls, iovec, write_all, write_some
 from plog._native.index cimport OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES
 from plog._native.locks cimport pthread_mutex_lock, pthread_mutex_unlock, store
-from plog._native.segment cimport TAIL_ENTRIES, IndexTail
+from plog._native.segment_files cimport TAIL_ENTRIES, IndexTail
 from plog._native.wire cimport put_int32, put_int64
 
 # What the indexes of a segment will be.

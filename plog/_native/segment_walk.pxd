@@ -1,7 +1,7 @@
 # Where in a segment an offset or a timestamp is: index lookups and the walk over batches.
 from libc.stdint cimport int64_t, uint8_t
 
-from plog._native.segment cimport SegmentFiles
+from plog._native.segment_files cimport SegmentFiles
 
 # What finding and walking return, beside -errno.
 cdef enum:

@@ -3,7 +3,7 @@
 from libc.stdint cimport uint8_t
 from libc.stdlib cimport realloc
 
-from plog._native.compression cimport COMPRESSION_NO_MEMORY, COMPRESSION_OK
+from plog._native.codec_status cimport COMPRESSION_NO_MEMORY, COMPRESSION_OK
 
 ctypedef struct Sink:
     uint8_t* start

@@ -26,13 +26,8 @@ from plog._native.batch_fields cimport (
     read_header,
     size_of,
 )
-from plog._native.compression cimport (
-    CODEC_NONE,
-    CODEC_ZSTD,
-    COMPRESSION_OK,
-    COMPRESSION_TOO_LARGE,
-    COMPRESSION_UNKNOWN_CODEC,
-)
+from plog._native.codec_status cimport COMPRESSION_OK, COMPRESSION_TOO_LARGE, COMPRESSION_UNKNOWN_CODEC
+from plog._native.compression cimport CODEC_NONE, CODEC_ZSTD
 from plog._native.produce_rules cimport (
     HEADER_BASE_OFFSET,
     HEADER_BASE_SEQUENCE,
