@@ -1,11 +1,11 @@
 """Writes the properties file that Spark needs on this host for the format "plog".
 
-Owns the file's text. `session` has the settings, and `plog doctor` finds the Python.
+Owns the file's text. `session_settings` has the settings, and `plog doctor` finds the Python.
 """
 
 from __future__ import annotations
 
-from plog.spark.session import REASONS, SETTINGS
+from plog.spark.session_settings import REASONS, SETTINGS
 
 PYTHON = "spark.pyspark.python"
 FILE_MANAGER = (

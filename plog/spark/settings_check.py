@@ -1,4 +1,4 @@
-"""Warns where a session lacks the settings of `plog.spark.session`, once for each setting.
+"""Warns where a session lacks the settings of `session_settings`, once for each setting.
 
 The source checks when Spark plans a query, and the sink's tasks report to the driver. So a warning
 is on the driver's stderr. A session's local directory remembers it: each check has a new process.
@@ -14,7 +14,14 @@ from pathlib import Path
 
 from pyspark import TaskContext
 
-from plog.spark.session import BATCH_BYTES, BATCH_RECORDS, PUSHDOWN, REASONS, SETTINGS, UNIX_SOCKET
+from plog.spark.session_settings import (
+    BATCH_BYTES,
+    BATCH_RECORDS,
+    PUSHDOWN,
+    REASONS,
+    SETTINGS,
+    UNIX_SOCKET,
+)
 
 log = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ from plog.cli.doctor import command
 from plog.ops.doctor import spark as spark_checks
 from plog.ops.doctor.findings import Finding, Verdict
 from plog.ops.doctor.spark import examine_spark
-from plog.spark.session import SETTINGS
+from plog.spark.session_settings import SETTINGS
 from tests.conftest import ROOT
 
 Environment = dict[str, str]

@@ -21,7 +21,8 @@ from pyspark.sql import Row
 from plog.client.admin import Admin
 from plog.client.producer import Producer
 from plog.spark import source
-from plog.spark.session import SETTINGS, register
+from plog.spark.session import register
+from plog.spark.session_settings import SETTINGS
 from plog.spark.source import PlogDataSource
 from plog.types import TopicPartition
 from tests.compat.clients import Confluent, Sent

@@ -8,7 +8,7 @@ import pytest
 from pyspark import TaskContext
 
 from plog.spark import settings_check
-from plog.spark.session import BATCH_BYTES, BATCH_RECORDS, PUSHDOWN, SETTINGS, UNIX_SOCKET
+from plog.spark.session_settings import BATCH_BYTES, BATCH_RECORDS, PUSHDOWN, SETTINGS, UNIX_SOCKET
 from plog.spark.settings_check import missing_in_planning, missing_in_task, warn_once
 
 
