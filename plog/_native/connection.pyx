@@ -12,8 +12,11 @@ from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcpy, memmove
 from posix.unistd cimport close
 
+from plog._native.acceptor cimport ADDRESS_BYTES
 from plog._native.files cimport calls
 from plog._native.locks cimport add as atomic_add
+from plog._native.reactor_types cimport (
+    MOST_FREE_BUFFERS, PREFIX_BYTES, REASON_BYTES, Budget, Connection, HeldBuffer, Link, Piece, Scratch, Transport)
 from plog._native.wire cimport be32
 
 cdef extern from "<sys/socket.h>" nogil:

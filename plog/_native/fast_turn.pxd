@@ -1,10 +1,9 @@
 # The requests that a reactor answers itself, and those of them that wait.
 from libc.stdint cimport int64_t
 
-from plog._native.connection cimport Connection
-from plog._native.gather cimport Gathered
-from plog._native.parked cimport Frame, Parked
-from plog._native.reactor_loop cimport Loop
+from plog._native.reactor_types cimport Connection, Frame, Gathered, Loop, Parked
+
+
 
 cdef enum FastOutcome:
     FAST_ANSWERED = 0            # the frame is used up, and its answer queued

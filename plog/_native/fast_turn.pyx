@@ -7,7 +7,7 @@ what a request means. Requests that the fast path does not support go to Python,
 
 from libc.stdint cimport int16_t, int64_t, uint8_t, uint64_t
 
-from plog._native.connection cimport PREFIX_BYTES, Connection, answer_room, cut_frame, drop_frame
+from plog._native.connection cimport answer_room, cut_frame, drop_frame
 from plog._native.fetch_answer cimport fetch_answer
 from plog._native.fetch_call cimport (
     FETCH_ANSWERED, FETCH_BESIDE, FETCH_KEY, FETCH_SINCE, FETCH_UNTIL, FETCH_UNUSUAL_FORM,
@@ -16,20 +16,20 @@ from plog._native.fetch_path cimport (
     fetch_clear, fetch_init, fetch_is_stale, fetch_read, fetch_read_slowly, fetch_serve, fetch_settle, fetch_unpin)
 from plog._native.fetch_sessions cimport NO_SESSION_ID
 from plog._native.files cimport calls
-from plog._native.gather cimport Gathered, gather_add
+from plog._native.gather cimport gather_add
 from plog._native.histogram cimport Times, times_note
 from plog._native.locks cimport store
 from plog._native.mailbox cimport mailbox_put
-from plog._native.parked cimport (
-    PARKED_DONE, PARKED_GATHERED, PARKED_IN_WORK, PARKED_WAITS, PASSED_APPEND, PASSED_BATCH, PASSED_FORM,
-    PASSED_OTHER_API, PASSED_PARTITION, PASSED_READ, PASSED_SWITCHED_OFF, Frame, Parked, ParkedStage)
 from plog._native.produce_path cimport (
     PRODUCE_ANSWERED, PRODUCE_BESIDE, PRODUCE_KEY, PRODUCE_SINCE, PRODUCE_UNTIL,
     PRODUCE_UNUSUAL_APPEND, PRODUCE_UNUSUAL_BATCH, PRODUCE_UNUSUAL_FORM, PRODUCE_UNUSUAL_PARTITION, PRODUCE_WAITS,
     ProduceCall, ProduceOutcome, produce_answer_size, produce_check, produce_clear, produce_conclude,
     produce_encode_answer, produce_expire, produce_init, produce_is_settled, produce_is_stale, produce_part,
     produce_release, produce_slow_disk)
-from plog._native.reactor_loop cimport ASK_FINISH, RESPONSE_ERRORS, Loop
+from plog._native.reactor_types cimport (
+    ASK_FINISH, PARKED_DONE, PARKED_GATHERED, PARKED_IN_WORK, PARKED_WAITS, PASSED_APPEND, PASSED_BATCH, PASSED_FORM,
+    PASSED_OTHER_API, PASSED_PARTITION, PASSED_READ, PASSED_SWITCHED_OFF, PREFIX_BYTES, RESPONSE_ERRORS, Connection,
+    Frame, Gathered, Loop, Parked, ParkedStage)
 from plog._native.request cimport RequestHead, read_head
 from plog._native.waiting cimport (
     parked_count_memory, parked_end, parked_free, parked_free_frame, parked_keep_frame, parked_listen, parked_new,
@@ -214,7 +214,7 @@ cdef inline void set_deadline(Parked* parked) noexcept nogil:
 
 cdef void pass_parked(Loop* loop, Connection* c, Frame* frame) noexcept nogil:
     """The first of the connection's requests is for Python."""
-    cdef Parked* parked = <Parked*>c.parked
+    cdef Parked* parked = c.parked
     count(&loop.passed[parked.passed])
     c.unappended -= 1
     pass_frame(loop, parked, frame)
@@ -383,7 +383,7 @@ cdef void fast_done(Parked* parked) noexcept nogil:
 
 
 cdef Parked* fast_next_done(const Connection* c) noexcept nogil:
-    cdef Parked* parked = <Parked*>c.parked
+    cdef Parked* parked = c.parked
     # What Python has in hand, or is to have, is appended first.
     if c.in_work == 0 or c.handed_over or c.unappended > 0:
         return NULL
@@ -473,14 +473,14 @@ cdef void pass_frame(Loop* loop, Parked* parked, Frame* frame) noexcept nogil:
 # --- looking again --------------------------------------------------------------------------------
 
 cdef bint fast_look_again(Loop* loop, Connection* c, bint expired, Frame* frame) noexcept nogil:
-    if (<Parked*>c.parked).api_key == PRODUCE_KEY:
+    if c.parked.api_key == PRODUCE_KEY:
         return look_at_produces(loop, c, expired, frame)
     return look_at_fetch(loop, c, expired, frame)
 
 
 cdef bint look_at_produces(Loop* loop, Connection* c, bint expired, Frame* frame) noexcept nogil:
     """Answer from the first on, up to one that still waits."""
-    cdef Parked* parked = <Parked*>c.parked
+    cdef Parked* parked = c.parked
     cdef bint answered = False
     while parked != NULL:
         if parked.stage != PARKED_WAITS:
@@ -499,12 +499,12 @@ cdef bint look_at_produces(Loop* loop, Connection* c, bint expired, Frame* frame
             return True  # nor are those behind it answered
         answered = True
         parked_end(c)
-        parked = <Parked*>c.parked
+        parked = c.parked
     return answered
 
 
 cdef bint look_at_fetch(Loop* loop, Connection* c, bint expired, Frame* frame) noexcept nogil:
-    cdef Parked* parked = <Parked*>c.parked
+    cdef Parked* parked = c.parked
     cdef FetchOutcome outcome = fetch_read(&parked.fetch, True)  # what wakes it has just been written
     cdef bint answered
     if outcome == FETCH_WAITS and not expired:
@@ -532,7 +532,7 @@ cdef inline bint serves_its_client_only(const Parked* parked) noexcept nogil:
 
 cdef bint fast_give_up(Connection* c) noexcept nogil:
     cdef bint ended = False
-    while c.parked != NULL and serves_its_client_only(<Parked*>c.parked):
+    while c.parked != NULL and serves_its_client_only(c.parked):
         parked_end(c)
         ended = True
     return ended and c.parked == NULL

@@ -8,12 +8,13 @@ from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.string cimport memcmp, memcpy, memset
 
 from plog._native.aborted_list cimport Aborted, AbortedWalk, aborted_next
-from plog._native.connection cimport Connection, Piece, answer_room, file_piece, queue_pieces
+from plog._native.connection cimport answer_room, file_piece, queue_pieces
 from plog._native.fetch_call cimport (
     FETCH_FLEXIBLE_SINCE, FETCH_IDS_SINCE, FETCH_LOG_START_SINCE, FETCH_RACK_SINCE, FETCH_SESSIONS_SINCE,
     FetchCall, FetchPart, fetch_part)
 from plog._native.fetch_sessions cimport NO_SESSION_ID
 from plog._native.log_read cimport read_next_offset
+from plog._native.reactor_types cimport Connection, Piece
 from plog._native.request cimport length_size, put_length, put_string, string_size
 from plog._native.segment_files cimport SegmentFiles, segment_release
 from plog._native.served cimport TOPIC_ID_BYTES, Served, served_name

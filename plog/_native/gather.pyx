@@ -11,10 +11,10 @@ from plog._native.files cimport calls
 from plog._native.log_append cimport (
     APPEND_DONE, APPEND_DUPLICATE, GROUP_TRIES, GROUP_WAITS, AppendGroup, group_abandon, group_add, group_close,
     group_open, group_release, group_write)
-from plog._native.parked cimport Parked
 from plog._native.partition cimport Partition
 from plog._native.produce_path cimport (
     ProduceCall, ProducePart, produce_clear, produce_part, produce_release)
+from plog._native.reactor_types cimport MOST_GATHERED, MOST_GROUPS, Connection, Gather, Gathered, Parked, PartitionWrite
 from plog._native.served cimport Served
 from plog._native.topic_traffic cimport traffic_received
 from plog._native.work_queue cimport work_note_time, work_patience_us

@@ -1,8 +1,9 @@
 # Who reads on while the memory for requests (queued.max.request.bytes) is used up, and who gives way.
 from libc.stdint cimport int64_t
 
-from plog._native.connection cimport Connection, Link
-from plog._native.reactor_loop cimport Loop
+from plog._native.reactor_types cimport Connection, Link, Loop
+
+
 
 cdef enum:
     # A request that comes on by less in `PATIENCE_US` stands still. A socket that is not read holds more.

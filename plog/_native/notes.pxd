@@ -1,36 +1,9 @@
 # What a reactor tells Python of: notes, which lie in the mailbox of events after each round.
-from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.stdint cimport int64_t
 
-from plog._native.connection cimport Connection
-from plog._native.log_append cimport AppendResult
-from plog._native.mailbox cimport Letter
-from plog._native.reactor_loop cimport Loop
+from plog._native.reactor_types cimport Connection, Loop, Note
 
-# What Python hears of.
-cdef enum:
-    EVENT_OPENED = 1
-    EVENT_REQUEST = 2
-    EVENT_CLOSED = 3
-    EVENT_REFUSED = 4
-    EVENT_CHANGED = 5
-    EVENT_LEFT = 6
 
-# An event for Python; its text follows the struct.
-ctypedef struct Note:
-    Letter letter
-    int kind
-    int listener_id
-    bint abnormal
-    int64_t connection_id
-    int64_t received_us
-    void* base
-    uint8_t* data
-    int64_t size             # EVENT_CHANGED: the partition's number
-    int64_t capacity
-    AppendResult* appended   # of the request's first partitions, which the fast path has appended
-    int64_t appended_count
-    int32_t session_id       # of a Fetch that the fast path has counted in its session; 0: it has not
-    int32_t session_epoch    # what the session says since
 
 cdef inline char* note_text(Note* note) noexcept nogil:
     return <char*>(note + 1)

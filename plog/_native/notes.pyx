@@ -8,6 +8,7 @@ from libc.stdlib cimport free, malloc
 from libc.string cimport memset
 
 from plog._native.mailbox cimport mailbox_put
+from plog._native.reactor_types cimport Connection, Loop, Note
 
 
 cdef Note* note_new(int kind, Connection* c, int64_t text_bytes) noexcept nogil:

@@ -29,7 +29,7 @@ from typing import NamedTuple
 
 from plog._native.acceptor cimport (
     ADDRESS_BYTES, MAX_LISTENERS, AddressLimit, Door, door_open, door_prepare, door_release)
-from plog._native.connection cimport PREFIX_BYTES, REASON_BYTES, Piece, file_piece, memory_piece, piece_bytes
+from plog._native.connection cimport file_piece, memory_piece, piece_bytes
 from plog._native.fetch_sessions cimport NO_SESSION_ID, SessionCache
 from plog._native.files cimport calls
 from plog._native.histogram cimport Histogram
@@ -38,19 +38,13 @@ from plog._native.log_append cimport APPEND_DONE, APPEND_DUPLICATE
 from plog._native.mailbox cimport (
     Letter, mailbox_close, mailbox_knock, mailbox_open, mailbox_put, mailbox_release, mailbox_take,
 )
-from plog._native.notes cimport (
-    EVENT_CHANGED, EVENT_CLOSED, EVENT_LEFT, EVENT_OPENED, EVENT_REFUSED, EVENT_REQUEST, Note, note_free, note_new,
-    note_text)
-from plog._native.parked cimport (
-    PASSED_APPEND, PASSED_BATCH, PASSED_FORM, PASSED_OTHER_API, PASSED_PARTITION, PASSED_READ,
-    PASSED_REASONS, PASSED_SWITCHED_OFF,
-)
-from plog._native.reactor_loop cimport (
-    ASK_CLOSE, ASK_LISTEN, ASK_MUTE, ASK_RESPOND,
-    RESPONSE_ERRORS, SOURCE_LISTENER,
-    Command, Listener, Loop, Shared,
-    free_command, loop_discard_letters, loop_open, loop_release, loop_run,
-)
+from plog._native.notes cimport note_free, note_new, note_text
+from plog._native.reactor_loop cimport free_command, loop_discard_letters, loop_open, loop_release, loop_run
+from plog._native.reactor_types cimport (
+    ASK_CLOSE, ASK_LISTEN, ASK_MUTE, ASK_RESPOND, EVENT_CHANGED, EVENT_CLOSED, EVENT_LEFT, EVENT_OPENED, EVENT_REFUSED,
+    EVENT_REQUEST, PASSED_APPEND, PASSED_BATCH, PASSED_FORM, PASSED_OTHER_API, PASSED_PARTITION, PASSED_READ,
+    PASSED_REASONS, PASSED_SWITCHED_OFF, PREFIX_BYTES, REASON_BYTES, RESPONSE_ERRORS, SOURCE_LISTENER, Command,
+    Listener, Loop, Note, Piece, Shared)
 from plog._native.segment cimport FileRange
 from plog._native.segment_files cimport SegmentFiles, segment_release, segment_retain
 from plog._native.served cimport ServedPartitions, table_set_listener

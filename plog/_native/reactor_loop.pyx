@@ -16,8 +16,7 @@ from plog._native.acceptor cimport (
     DOOR_EXHAUSTED, DOOR_NOBODY, DOOR_REFUSED, Guest, door_admit, door_leave,
 )
 from plog._native.connection cimport (
-    connection_new, free_pieces, holds_whole_frame, link_init, link_remove, queue_pieces, scratch_release,
-)
+    connection_new, free_pieces, holds_whole_frame, link_init, link_remove, queue_pieces, scratch_release)
 from plog._native.fast_turn cimport (
     FAST_AFTER_WRITE, FAST_ANSWERED, FAST_NO_MEMORY, FAST_PASSED, FastOutcome, fast_discard, fast_done, fast_finish,
     fast_look_again, fast_next_done,
@@ -28,15 +27,16 @@ from plog._native.files cimport calls
 from plog._native.gather cimport gather_release
 from plog._native.locks cimport exchange, load as atomic_load
 from plog._native.mailbox cimport (
-    mailbox_count, mailbox_open, mailbox_put, mailbox_release, mailbox_take,
-)
+    Letter, mailbox_count, mailbox_open, mailbox_put, mailbox_release, mailbox_take)
 from plog._native.memory_waits cimport (
     answers_beyond, feed_small, feed_starved, find_hoarder, find_stalled, wait_no_more,
 )
-from plog._native.notes cimport (
-    EVENT_CLOSED, EVENT_OPENED, EVENT_REFUSED, Note, add_note, note_new, note_text, post_notes)
-from plog._native.parked cimport Frame, Parked
+from plog._native.notes cimport add_note, note_new, note_text, post_notes
 from plog._native.produce_path cimport produce_init, produce_release
+from plog._native.reactor_types cimport (
+    ASK_ADOPT, ASK_CLOSE, ASK_FINISH, ASK_LISTEN, ASK_MUTE, ASK_RECHECK, EVENT_CLOSED, EVENT_OPENED, EVENT_REFUSED,
+    REASON_BYTES, SOURCE_CONNECTION, SOURCE_INBOX, SOURCE_LISTENER, Command, Connection, Frame, Link, Listener, Loop,
+    Note, Parked, Shared)
 from plog._native.turn cimport (
     begin_close, count_up, discard, enter, find, finish_close, hand_over_frame, keeps_its_client_waiting, let_go, on_event,
     send_answers, serve, touch, watch, write_gathered,
@@ -136,7 +136,7 @@ cdef void welcome(Loop* loop, Listener* listener) noexcept nogil:
             free(command)
             discard(shared, c)
             continue
-        snprintf(note_text(<Note*>c.opened), sizeof(guest.peer), "%s", guest.peer)
+        snprintf(note_text(c.opened), sizeof(guest.peer), "%s", guest.peer)
         owner = &shared.loops[id % shared.threads]
         if owner == loop:
             free(command)
@@ -182,7 +182,7 @@ cdef void adopt(Loop* loop, Connection* c) noexcept nogil:
         return
     enter(loop, c)
     touch(loop, c)
-    add_note(loop, <Note*>c.opened)
+    add_note(loop, c.opened)
     c.opened = NULL
 
 
@@ -300,7 +300,7 @@ cdef void expire_parked(Loop* loop) noexcept nogil:
     cdef Connection* c
     while loop.by_deadline.next != &loop.by_deadline:
         c = loop.by_deadline.next.owner
-        if (<Parked*>c.parked).deadline_us > loop.now_us:
+        if c.parked.deadline_us > loop.now_us:
             return
         look_again(loop, c, True)
 
@@ -393,7 +393,7 @@ cdef bint wind_down(Loop* loop) noexcept nogil:
         link = link.next
         if overdue:
             finish_close(loop, c, b"the broker is stopping")
-        elif c.parked == NULL or c.unappended > 0 or (<Parked*>c.parked).api_key == FETCH_KEY:
+        elif c.parked == NULL or c.unappended > 0 or c.parked.api_key == FETCH_KEY:
             # Of a Produce that waits the records are appended, but for those: its client should hear of it.
             begin_close(loop, c, b"the broker is stopping")
     return loop.connections == 0
@@ -410,7 +410,7 @@ cdef int patience_ms(Loop* loop) noexcept nogil:
     if loop.connections > 0 or loop.listeners != NULL and loop.listeners.parked:
         until = min(until, loop.next_tick_us)
     if loop.by_deadline.next != &loop.by_deadline:
-        until = min(until, (<Parked*>loop.by_deadline.next.owner.parked).deadline_us)
+        until = min(until, loop.by_deadline.next.owner.parked.deadline_us)
     if loop.winding_down:
         until = min(until, loop.shared.drain_until_us)
     if until == INT64_MAX:

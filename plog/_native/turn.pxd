@@ -1,10 +1,8 @@
 # A connection's turn: what a reactor's thread does for one connection when something has happened to it.
 from libc.stdint cimport int64_t, uint32_t
 
-from plog._native.connection cimport Connection
 from plog._native.locks cimport store as atomic_store
-from plog._native.parked cimport Frame
-from plog._native.reactor_loop cimport Loop, Shared
+from plog._native.reactor_types cimport Connection, Frame, Loop, Shared
 
 # A number that one thread changes and others read.
 cdef inline void count_up(int64_t* number, int64_t by) noexcept nogil:

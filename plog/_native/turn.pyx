@@ -13,21 +13,22 @@ from libc.stdlib cimport calloc, free, malloc
 
 from plog._native.acceptor cimport door_leave
 from plog._native.connection cimport (
-    FRAME_READY, FRAME_REFUSED, REASON_BYTES, SENT_ENOUGH, SENT_FAILED, bytes_in_socket, connection_shut, cut_frame,
-    drop_answers, holds_whole_frame, is_holding_much, let_go_of_buffers, link_append, link_remove, next_frame, receive, send_queued, settle,
-)
+    FRAME_READY, FRAME_REFUSED, SENT_ENOUGH, SENT_FAILED, bytes_in_socket, connection_shut, cut_frame, drop_answers,
+    holds_whole_frame, is_holding_much, let_go_of_buffers, link_append, link_remove, next_frame, receive, send_queued,
+    settle)
 from plog._native.files cimport calls
 from plog._native.fast_turn cimport (
     FAST_AFTER_WRITE, FAST_ANSWERED, FAST_NO_MEMORY, FAST_PASSED, FAST_WAITS, FastOutcome, fast_answer,
     fast_conclude, fast_drop, fast_give_up,
 )
-from plog._native.gather cimport Gather, gather_clear, gather_is_due, gather_write
+from plog._native.gather cimport gather_clear, gather_is_due, gather_write
 from plog._native.locks cimport add as atomic_add
 from plog._native.log_append cimport AppendResult
 from plog._native.memory_waits cimport COMES_ON_BYTES, may_receive
-from plog._native.notes cimport EVENT_LEFT, EVENT_REQUEST, Note, add_note, note_free, note_new, note_text
-from plog._native.parked cimport Frame
+from plog._native.notes cimport add_note, note_free, note_new, note_text
 from plog._native.produce_path cimport ProduceCall, produce_part
+from plog._native.reactor_types cimport (
+    EVENT_LEFT, EVENT_REQUEST, REASON_BYTES, Connection, Frame, Gather, Loop, Note, Shared)
 
 cdef extern from "<sys/epoll.h>" nogil:
     ctypedef union epoll_data_t:
@@ -152,15 +153,15 @@ cdef void discard(Shared* shared, Connection* c) noexcept nogil:
     connection_shut(c, NULL, &shared.budget)
     door_leave(&shared.door, c.listener_id, c.address)
     if c.opened != NULL:
-        note_free(<Note*>c.opened)
+        note_free(c.opened)
     if c.closed != NULL:
-        note_free(<Note*>c.closed)
+        note_free(c.closed)
     free(c)
 
 
 cdef void finish_close(Loop* loop, Connection* c, const char* reason) noexcept nogil:
     """Close now. `reason` NULL: the connection holds it."""
-    cdef Note* note = <Note*>c.closed
+    cdef Note* note = c.closed
     if c.gathered > 0:
         write_gathered(loop)  # what has come whole is appended
     if c.dead:

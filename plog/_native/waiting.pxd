@@ -1,9 +1,8 @@
 # What a request that waits in the reactor does, whatever it is: begin, listen to its partitions, be woken, end.
 from libc.stdint cimport int16_t, int64_t, uint8_t
 
-from plog._native.connection cimport Connection
-from plog._native.parked cimport Parked
-from plog._native.reactor_loop cimport Loop
+from plog._native.reactor_types cimport Connection, Loop, Parked
+
 
 # The last of the connection's requests that wait. NULL: no memory.
 cdef Parked* parked_new(Loop* loop, Connection* c, int16_t api_key) noexcept nogil

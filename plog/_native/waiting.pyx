@@ -8,15 +8,14 @@ from libc.stdint cimport int16_t, int64_t, uint8_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy
 
-from plog._native.connection cimport Connection, Link, link_remove
+from plog._native.connection cimport link_remove
 from plog._native.fetch_call cimport FetchPart, fetch_part
 from plog._native.fetch_path cimport fetch_release
 from plog._native.locks cimport add, exchange, store
 from plog._native.mailbox cimport mailbox_put
-from plog._native.parked cimport Parked
 from plog._native.partition cimport Partition, Waiter, partition_add_waiter, partition_remove_waiter
 from plog._native.produce_path cimport ProducePart, produce_part, produce_release
-from plog._native.reactor_loop cimport ASK_RECHECK, Loop
+from plog._native.reactor_types cimport ASK_RECHECK, Connection, Link, Loop, Parked
 
 
 # --- beginning and end ----------------------------------------------------------------------------
@@ -34,7 +33,7 @@ cdef Parked* parked_new(Loop* loop, Connection* c, int16_t api_key) noexcept nog
     if c.parked == NULL:
         c.parked = parked
     else:
-        (<Parked*>c.last_parked).after = parked
+        c.last_parked.after = parked
     c.last_parked = parked
     c.parked_count += 1
     store(&loop.waiting, loop.waiting + 1)
@@ -77,7 +76,7 @@ cdef void parked_free(Parked* parked) noexcept nogil:
 
 
 cdef void leave_connection(Connection* c) noexcept nogil:
-    cdef Parked* parked = <Parked*>c.parked
+    cdef Parked* parked = c.parked
     store(parked.waiting, parked.waiting[0] - 1)
     parked.connection = NULL
     parked.over = True
@@ -88,7 +87,7 @@ cdef void leave_connection(Connection* c) noexcept nogil:
 
 
 cdef void parked_end(Connection* c) noexcept nogil:
-    cdef Parked* parked = <Parked*>c.parked
+    cdef Parked* parked = c.parked
     cdef int64_t number
     if parked.listens:
         for number in range(parked.produce.parts.count):
@@ -132,7 +131,7 @@ cdef void parked_listen(Loop* loop, Parked* parked) noexcept nogil:
     parked.listens = True
     # Most of a kind wait equally long, so the place is nearly always the last one.
     while (before != &loop.by_deadline
-           and (<Parked*>before.owner.parked).deadline_us > parked.deadline_us):
+           and before.owner.parked.deadline_us > parked.deadline_us):
         before = before.previous
     c.by_deadline.previous = before
     c.by_deadline.next = before.next
