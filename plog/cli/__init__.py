@@ -20,12 +20,8 @@ from typing import TYPE_CHECKING, NoReturn
 import click
 
 from plog import __version__
-from plog.errors import (
-    GroupIdNotFound,
-    PlogError,
-    TransactionalIdNotFound,
-    UnknownTopicOrPartition,
-)
+from plog.cli.advice import explain
+from plog.errors import PlogError
 from plog.ops.log_lines import LineFormatter
 from plog.printable import printable, printable_json
 
@@ -177,22 +173,3 @@ def _print_error(
         click.echo(f"{fault.ctx.get_usage()}\nTry '{path} --help' for help.\n", err=True)
     for line in text.split("\n"):
         click.echo(f"plog: {printable(line)}", err=True)
-
-
-def explain(fault: PlogError) -> str:
-    """Return an error's text, with advice where plog has some."""
-    from plog.client.connection import BrokerUnreachable
-
-    text = str(fault)
-    if isinstance(fault, BrokerUnreachable):
-        text += (
-            " (is a broker running there? start one with `plog server`,"
-            " wait until it has started, or name another address with --bootstrap-server)"
-        )
-    elif isinstance(fault, UnknownTopicOrPartition):
-        text += " (`plog topics list` lists the topics)"
-    elif isinstance(fault, GroupIdNotFound):
-        text += " (`plog groups list` lists the groups)"
-    elif isinstance(fault, TransactionalIdNotFound):
-        text += " (`plog transactions list --all` lists the transactional ids)"
-    return text

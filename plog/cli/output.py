@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from plog.cli.advice import explain
 from plog.cli.tables import plain_lines, terminal_table
 from plog.printable import printable, printable_json
 
@@ -222,8 +223,6 @@ def raise_all(faults: Sequence[KafkaError], *, most: int | None = None) -> None:
     Args:
         most: name at most this number of faults, and count the others.
     """
-    from plog.cli import explain
-
     if len(faults) == 1:
         raise faults[0]
     if faults:

@@ -24,7 +24,7 @@ def command(
     so does KAFKA_NUM_PARTITIONS. PLOG_ overrides KAFKA_, which overrides the file.
     """
     from plog import server
-    from plog.cli import explain
+    from plog.cli.advice import explain
     from plog.errors import PlogError
     from plog.ops.stderr_log import TEXT, is_for_people, log_failure, log_to_stderr, start_log
     from plog.settings.server_properties import (
