@@ -9,7 +9,8 @@ import ast
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -188,6 +189,50 @@ def test_import_of_a_lower_layer_is_found(module, source, wrong):
 )
 def test_cimport_of_a_lower_layer_is_found(source, wrong):
     assert bool(faults("plog._native.reactor", imports_of_cython(source))) is wrong
+
+
+# --- circles ---
+
+
+def circle_in(imported: dict[str, set[str]]) -> list[str]:
+    """Return the modules of one circle, each importing the next; [] if there is none."""
+    try:
+        TopologicalSorter(imported).prepare()
+    except CycleError as error:
+        circle: list[str] = error.args[1]
+        return circle[::-1]
+    return []
+
+
+def without_types(source: str) -> str:
+    """Leave out what only a type checker imports."""
+    return re.sub(r"^if TYPE_CHECKING:\n(?:[ \t]+.*\n|\n)*", "", source, flags=re.M)
+
+
+def imported_by_all() -> dict[str, set[str]]:
+    """Return what each module of plog imports or cimports of plog, also inside of functions."""
+    imported: dict[str, set[str]] = {}
+    for path in [*PYTHON, *CYTHON]:
+        module, source = module_of(path), path.read_text(encoding="utf-8")
+        names: Iterable[str] = imports_of_cython(source)
+        if path.suffix == ".pyi":
+            continue
+        if path.suffix == ".py":
+            is_package = path.name == "__init__.py"
+            names = imports_of_python(module, without_types(source), is_package=is_package)
+        ours = {name for name in names if is_ours(name) and name != module}
+        imported.setdefault(module, set()).update(ours)
+    return imported
+
+
+def test_no_modules_import_each_other_in_a_circle():
+    assert circle_in(imported_by_all()) == []
+
+
+def test_circle_is_found():
+    assert circle_in({"a": {"b"}, "b": {"c"}, "c": set()}) == []
+    circle = circle_in({"a": {"b"}, "b": {"c"}, "c": {"a", "d"}, "d": set()})
+    assert set(circle) == {"a", "b", "c"}
 
 
 BYTES = {Path("tests/fuzz/corpus"), Path("tests/fuzz/found")}
