@@ -92,8 +92,6 @@ class Coordinator:
     Args:
         connections: by broker, shared with other keys of the same thread; its own by default.
 
-    Attributes:
-        opened_at: when (time.monotonic()) the connection was last opened.
     """
 
     def __init__(
@@ -107,7 +105,7 @@ class Coordinator:
         self._kind, self._key = kind, key
         self._connections = {} if connections is None else connections
         self._node_id: int | None = None
-        self.opened_at = 0.0
+        self._opening_at = self._opened_at = 0.0
 
     def call(self, request: Struct, response: type[R]) -> R:
         """Return the coordinator's response. Raises as `find_coordinator`, `open` and `call`."""
@@ -125,13 +123,21 @@ class Coordinator:
             return connection
         if connection is not None:
             connection.close()
+        opening_at = time.monotonic()
         self._connections[node_id] = connection = self._cluster.open(node_id)
-        self.opened_at = time.monotonic()
+        self._opening_at, self._opened_at = opening_at, time.monotonic()
         return connection
 
     @property
     def _connection(self) -> Connection | None:
         return None if self._node_id is None else self._connections.get(self._node_id)
+
+    def is_newer_than(self, other: Coordinator) -> bool:
+        """Return whether this connection was begun when the other one was open already.
+
+        Only then has the broker accepted them in this order.
+        """
+        return self._opening_at >= other._opened_at
 
     def forget(self) -> None:
         """Look the coordinator up again before the next `call`."""

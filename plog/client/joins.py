@@ -61,7 +61,7 @@ class Joins:
         if time.monotonic() < self._ask_at:
             self.due = self._ask_at
             return False
-        if self._coordinator.opened_at < self._transactions.opened_at:
+        if not self._transactions.is_older_than(self._coordinator):
             # On a connection older than that of the last end, a coordinator would take the request
             # for a delayed one of the previous transaction.
             self._coordinator.forget()

@@ -95,10 +95,9 @@ class Transactions:
         self._calls = threading.Lock()
         self._closing = threading.Event()
 
-    @property
-    def opened_at(self) -> float:
-        """When (time.monotonic()) the connection for the ends of transactions was opened."""
-        return self._coordinator.opened_at
+    def is_older_than(self, connection: Coordinator) -> bool:
+        """Return whether the connection that ends transactions is older than another one."""
+        return connection.is_newer_than(self._coordinator)
 
     def coordinator_by(self, cluster: Cluster) -> Coordinator:
         """Return the transactional id's coordinator, which a cluster finds."""

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from plog.client import coordinators
+from plog.client.connection import Connection
 from plog.client.coordinators import Coordinator, Coordinators, KeyType, find_coordinator
 from plog.client.metadata import Cluster
 from plog.errors import CoordinatorNotAvailable, ErrorCode, KafkaError
@@ -95,3 +96,27 @@ def test_wait_for_a_coordinator_is_logged_once(
     with pytest.raises(CoordinatorNotAvailable):
         groups.ask("gx", lambda *_: None)
     assert caplog.messages == ["waiting for the coordinator of group 'gx'"]
+
+
+def test_connection_is_newer_only_if_it_began_after_the_other_was_open(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both open at once: the broker may have accepted either of them first."""
+    ends, joins = (Coordinator(cluster, KeyType.TRANSACTION, "x") for _ in range(2))
+    opened = cluster.open
+
+    def open_with_another(node_id: int) -> Connection:
+        monkeypatch.setattr(cluster, "open", opened)
+        connection = opened(node_id)
+        ends.call(END, EndTxnResponse)
+        return connection
+
+    monkeypatch.setattr(cluster, "open", open_with_another)
+    joins.call(END, EndTxnResponse)
+    assert not joins.is_newer_than(ends)
+    joins.forget()
+    joins.call(END, EndTxnResponse)
+    assert joins.is_newer_than(ends)
+    assert not ends.is_newer_than(joins)
+    joins.forget()
+    ends.forget()
