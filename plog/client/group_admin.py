@@ -51,6 +51,8 @@ from plog.protocol.messages.offsets import (
 )
 from plog.types import NO_OFFSET, TopicPartition
 
+ELECTION_MS = 2000
+"""How long a change of offsets waits for the leader of a partition that has none."""
 HINTS: Mapping[int, str] = {
     **coordinators.HINTS,
     ErrorCode.GROUP_ID_NOT_FOUND: "it does not exist",
@@ -246,7 +248,8 @@ class GroupAdmin(Administration):
 
         Raises:
             UnknownTopicOrPartition: no such partition.
-            KafkaError: no leader answers in request_timeout_ms.
+            LeaderNotAvailable: a partition has no leader, also after an election.
+        KafkaError: no leader answers in request_timeout_ms.
         """
         wanted = list(partitions)
         starts, ends = self._at(wanted, EARLIEST), self._at(wanted, LATEST)
@@ -263,7 +266,9 @@ class GroupAdmin(Administration):
 
     def _at(self, partitions: list[TopicPartition], time_ms: int) -> dict[TopicPartition, int]:
         times = dict.fromkeys(partitions, time_ms)
-        found = list_offsets(self._cluster, times, timeout_ms=self._timeout_ms)
+        found = list_offsets(
+            self._cluster, times, timeout_ms=self._timeout_ms, election_ms=ELECTION_MS
+        )
         return {partition: at.offset for partition, at in found.items()}
 
     def _list(self, node_id: int, states: Iterable[str]) -> list[ListedGroup]:

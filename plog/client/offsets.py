@@ -66,6 +66,7 @@ def list_offsets(
     isolation_level: int = 0,
     *,
     timeout_ms: int = 30_000,
+    election_ms: int | None = None,
 ) -> dict[TopicPartition, OffsetAndTimestamp]:
     """Ask each leader for the offsets at these times.
 
@@ -74,12 +75,15 @@ def list_offsets(
     Args:
         times: ms since 1970, or LATEST, EARLIEST, MAX_TIMESTAMP.
         isolation_level: 1 makes LATEST the last stable offset.
+        election_ms: how long a partition may have no leader; by default as long as `timeout_ms`.
 
     Raises:
         UnknownTopicOrPartition: no such topic or partition.
         KafkaError: a leader refused, or no leader answered in time.
     """
-    deadline = time.monotonic() + timeout_ms / 1000
+    begun = time.monotonic()
+    deadline = begun + timeout_ms / 1000
+    election_end = deadline if election_ms is None else begun + election_ms / 1000
     found: dict[TopicPartition, OffsetAndTimestamp] = {}
     left = dict(times)
     while left:
@@ -88,7 +92,8 @@ def list_offsets(
         left = {p: at for p, at in left.items() if p not in found}
         if fault is None:
             continue
-        if not fault.retriable or not wait_for_next(deadline):
+        has_leader = not isinstance(fault, LeaderNotAvailable)
+        if not fault.retriable or not wait_for_next(deadline if has_leader else election_end):
             raise fault
         for partition in left:
             cluster.forget(partition.topic)

@@ -222,3 +222,17 @@ def test_kafka_get_offsets_skips_the_partition_without_a_leader(damaged, capsys)
         "Skip getting offsets for topic-partition t-1 due to error: partition t-1 has no leader"
     )
     assert line.startswith(skipped)
+
+
+def test_kafka_find_hanging_checks_the_partitions_that_a_broker_leads(damaged, capsys):
+    arguments = ["--bootstrap-server", damaged.bootstrap, "find-hanging", "--broker-id", "0"]
+    assert kafka_script("kafka-transactions", arguments) == 0
+    assert capsys.readouterr().err == ""
+
+
+def test_reset_of_a_partition_without_a_leader_is_refused(damaged, call):
+    where = ["-b", damaged.bootstrap, "--yes"]
+    done = call("groups", "reset", "resetters", "--topic", "t", "--to-latest", *where, status=1)
+    (line,) = done.stderr.decode().splitlines()
+    assert line.startswith("plog: partition t-1 has no leader")
+    call("groups", "reset", "resetters", "--topic", "t:0,2", "--to-latest", *where)

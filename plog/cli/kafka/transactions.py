@@ -297,8 +297,8 @@ def _find_hanging(given: Words, clients: Clients) -> None:
         else:
             partitions = transactions.partitions_of(topic, [] if number is None else [number])
         if broker is not None:
-            cluster = clients.cluster
-            partitions = [at for at in partitions if cluster.leader(at).leader_id == broker]
+            leaders = {at: clients.cluster.known_leader(at) for at in partitions}
+            partitions = [at for at, one in leaders.items() if one and one.leader_id == broker]
         found, faults = transactions.hanging(
             partitions,
             longer_than_ms=(DEFAULT_TIMEOUT_MIN if timeout is None else timeout) * MINUTE_MS,
