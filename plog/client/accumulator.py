@@ -71,6 +71,7 @@ class PartitionQueue:
         "batches",
         "draining",
         "failures",
+        "has_gap",
         "in_flight",
         "is_known",
         "last_fault",
@@ -92,6 +93,7 @@ class PartitionQueue:
         self.is_known = False  # the last answer was an acknowledgement of numbered records
         self.draining = False  # one came back: none goes out before all have
         self.refusal: KafkaError | None = None  # its numbers were refused: number again
+        self.has_gap = False  # a batch was given up, so the broker refuses the next numbers
         self.leader_id = -1  # where those in flight are
         self.retry_at = 0.0
         self.failures = 0  # in a row

@@ -418,7 +418,7 @@ class Sender(threading.Thread):
         self, queue: PartitionQueue, batch: ProducerBatch, base_offset: int, append_time: int
     ) -> None:
         self._accumulator.came_back(queue, batch)
-        queue.failures, queue.last_fault = 0, None
+        queue.failures, queue.last_fault, queue.has_gap = 0, None, False
         queue.is_known = batch.base_sequence >= 0
         if not batch.decided:
             self._accumulator.remove(queue, batch)
@@ -458,6 +458,7 @@ class Sender(threading.Thread):
     def _fail(self, queue: PartitionQueue, batch: ProducerBatch, fault: PlogError) -> None:
         """Give a batch up. The broker refuses the next ones for the gap; they get new numbers."""
         queue.draining = True
+        queue.has_gap = queue.has_gap or batch.base_sequence >= 0
         self._accumulator.remove(queue, batch)
         self._give_up(batch, fault)
 
@@ -478,7 +479,8 @@ class Sender(threading.Thread):
         is_given_up = self._accumulator.is_aborted or (
             self._progress is not None and self._progress.is_dropping
         )
-        if str(queue.last_fault) != str(fault) and not is_given_up:
+        is_expected = queue.has_gap and fault.code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+        if str(queue.last_fault) != str(fault) and not is_given_up and not is_expected:
             log.warning("%s; trying again", fault)
         queue.last_fault = fault
 
@@ -491,6 +493,7 @@ class Sender(threading.Thread):
         refusal, queue.refusal = queue.refusal, None
         if refusal is None:
             return
+        queue.has_gap = False
         if refusal.code == ErrorCode.INVALID_PRODUCER_EPOCH or queue.producer_epoch >= MAX_EPOCH:
             self._producer_id = NO_PRODUCER_ID
             queue.producer_id = NO_PRODUCER_ID

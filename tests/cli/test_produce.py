@@ -137,7 +137,7 @@ def test_line_that_the_broker_refuses_is_named(
         source.write_bytes(lines)
     linger = ["--linger-ms", 10_000]
     done = call("produce", topic, source, *arguments, *linger, stdin=stdin, status=1)
-    text = done.stderr.decode().splitlines()[-1]
+    (text,) = done.stderr.decode().splitlines()
     assert text.startswith("plog: " + fault.replace("{place}", place).replace("{topic}", topic))
 
 

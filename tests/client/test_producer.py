@@ -327,6 +327,16 @@ def test_record_that_the_broker_refuses_fails_with_its_reason(bootstrap, new_top
         assert producer.send(topic, b"v", key=b"k").result(WAIT_S).offset == 1
 
 
+def test_gap_that_a_refused_batch_leaves_is_no_warning(bootstrap, new_topic, caplog):
+    topic = new_topic(cleanup_policy="compact")
+    with Producer(bootstrap) as producer:
+        for offset in range(3):
+            assert producer.send(topic, b"v", key=b"k").result(WAIT_S).offset == offset
+            with pytest.raises(InvalidRecord):
+                producer.send(topic, b"without a key").result(WAIT_S)
+    assert [record.getMessage() for record in caplog.records] == []
+
+
 def test_each_record_of_a_refused_batch_has_its_own_error(bootstrap, new_topic):
     topic = new_topic(cleanup_policy="compact")
     called = []
