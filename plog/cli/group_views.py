@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from plog.client.group_descriptions import GroupDescription, GroupMember
     from plog.client.group_lag import PartitionLag
     from plog.client.group_survey import SurveyedGroup
+    from plog.errors import KafkaError
     from plog.types import TopicPartition
 
 LIST_COLUMNS = ["Group", "State", "Type", "Protocol", "Members", "Lag", "Behind", "Unknown"]
@@ -141,6 +142,8 @@ def describe(
     group's assignment epoch still has to give up partitions before it gets its Target. Type is the
     protocol of a member: classic or consumer, while a group's clients are being upgraded.
 
+    Exit status 1 means that a group, or a partition such as one without a leader, gave no answer.
+
     With --json, one GROUP gives an object; several, or --all, give a list of such objects.
     """
     from plog.client.group_admin import GroupAdmin
@@ -161,6 +164,7 @@ def describe(
             omitted = set()
             results, faults = each(groups, lambda group: _described(admin, group, members=members))
             found = list(results.values())
+            faults += distinct([fault for one in found for fault in one.faults])
     if as_json:
         objects = [one.as_json(members=members) for one in found]
         print_objects(objects, several=all_groups or len(groups) > 1)
@@ -173,7 +177,7 @@ def describe(
             _print(one, members=members)
     if not members:
         _warn_of_omitted(omitted)
-    raise_all(faults)
+    raise_all(faults, most=max(len(groups), MOST_NAMED))
 
 
 def _warn_of_omitted(groups: Collection[str]) -> None:
@@ -193,6 +197,7 @@ class _Described(NamedTuple):
     group: GroupDescription
     offsets: Mapping[TopicPartition, int | None]
     lags: Mapping[TopicPartition, PartitionLag]
+    faults: Sequence[KafkaError] = ()
 
     def as_json(self, *, members: bool) -> dict[str, Any]:
         """Return the object that --json prints."""
@@ -241,7 +246,7 @@ def _described(admin: GroupAdmin, name: str, *, members: bool) -> _Described:
         at: None for member in group.members for at in member.assigned or ()
     }
     offsets.update(admin.committed(name))
-    return _Described(group, offsets, admin.lags(offsets, _now_ms()))
+    return _Described(group, offsets, *admin.measure_lags(offsets, _now_ms()))
 
 
 def _print(described: _Described, *, members: bool) -> None:

@@ -24,7 +24,7 @@ from plog.client.group_lag import PartitionLag, measure
 from plog.client.group_survey import GroupSurvey, Survey
 from plog.client.metadata import Node
 from plog.client.offsets import EARLIEST, LATEST, list_offsets
-from plog.errors import ErrorCode, GroupIdNotFound, NonEmptyGroup, error_for
+from plog.errors import ErrorCode, GroupIdNotFound, KafkaError, NonEmptyGroup, error_for
 from plog.protocol.messages.consumer_groups import (
     ConsumerGroupDescribeRequest,
     ConsumerGroupDescribeResponse,
@@ -241,6 +241,12 @@ class GroupAdmin(Administration):
         Args:
             now_ms: the time from which the ages of records count, in ms since 1970.
         """
+        return self.measure_lags(offsets, now_ms)[0]
+
+    def measure_lags(
+        self, offsets: Mapping[TopicPartition, int | None], now_ms: int
+    ) -> tuple[dict[TopicPartition, PartitionLag], list[KafkaError]]:
+        """Return the lag of partitions as `lags`, and the errors of those without an answer."""
         return measure(self._cluster, offsets, now_ms)
 
     def bounds(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:

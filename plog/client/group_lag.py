@@ -18,7 +18,7 @@ from plog.client.fetcher import Ask, Fetched, Limits
 from plog.client.metadata import Cluster
 from plog.client.offsets import LATEST, ask_each
 from plog.client.record_stream import RecordStream
-from plog.errors import ErrorCode, KafkaError
+from plog.errors import ErrorCode, KafkaError, UnknownTopicOrPartition
 from plog.types import NO_TIMESTAMP, TopicPartition
 
 FIRST_BATCHES = Limits(
@@ -77,13 +77,17 @@ class Budget:
 
 def measure(
     cluster: Cluster, offsets: Mapping[TopicPartition, int | None], now_ms: int
-) -> dict[TopicPartition, PartitionLag]:
+) -> tuple[dict[TopicPartition, PartitionLag], list[KafkaError]]:
     """Return the lag of each partition from an offset (None: no committed offset).
 
     The lag of deleted partitions and of partitions without a leader is not known.
+
+    Returns:
+        The lags, and the errors of partitions that are not deleted.
     """
     budget = Budget(UNBOUNDED, UNBOUNDED)
-    return measure_groups(cluster, {"": offsets}, now_ms, budget).lags[""]
+    measured = measure_groups(cluster, {"": offsets}, now_ms, budget)
+    return measured.lags[""], measured.errors
 
 
 class GroupLags(NamedTuple):
@@ -95,6 +99,12 @@ class GroupLags(NamedTuple):
     lags: dict[str, dict[TopicPartition, PartitionLag]]
     faults: dict[TopicPartition, KafkaError]
     without_ages: set[str]
+
+    @property
+    def errors(self) -> list[KafkaError]:
+        """The errors, except for deleted topics: their offsets are deleted soon after them."""
+        faults = self.faults.values()
+        return [fault for fault in faults if not isinstance(fault, UnknownTopicOrPartition)]
 
 
 def measure_groups(

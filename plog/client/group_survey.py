@@ -27,7 +27,6 @@ from plog.errors import (
     ErrorCode,
     GroupIdNotFound,
     KafkaError,
-    UnknownTopicOrPartition,
 )
 from plog.protocol.messages.consumer_groups import (
     ConsumerGroupDescribeRequest,
@@ -177,12 +176,7 @@ class GroupSurvey:
         faults += self._missing_groups()
         offsets = {group_id: one.offsets for group_id, one in sorted(found.items())}
         measured = measure_groups(self._cluster, offsets, now_ms)
-        # A deleted topic is no fault: its offsets are deleted soon after it.
-        faults += [
-            fault
-            for fault in measured.faults.values()
-            if not isinstance(fault, UnknownTopicOrPartition)
-        ]
+        faults += measured.errors
         groups = [
             SurveyedGroup(
                 found[group_id].listed,

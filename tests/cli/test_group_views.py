@@ -124,8 +124,10 @@ def test_faults_hide_no_other_group(call, monkeypatch):
         denied, lost = done.stderr.decode().splitlines()
         assert denied.startswith("plog: group 'g1'")
         assert lost.startswith("plog: partition t-1 has no leader")
-        text = call("groups", "describe", "g0", "-b", fake.bootstrap).stdout.decode()
+        done = call("groups", "describe", "g0", "-b", fake.bootstrap, status=1)
+        text = done.stdout.decode()
         assert "lag 0 records in 2 partitions; the lag of 1 partition is not known." in text
+        assert done.stderr.startswith(b"plog: partition t-1 has no leader")
         fake.names.clear()
         done = call("groups", "describe", "--all", "-b", fake.bootstrap)
         assert done.stdout == b"No groups.\n"

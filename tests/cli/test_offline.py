@@ -194,6 +194,11 @@ def test_commands_that_look_show_the_other_partitions(damaged, call):
     assert rows["readers"][0] > rows["lost"][0] > 0
     assert "partition t-1 has no leader" in done.stderr.decode()
 
+    done = call("groups", "describe", "readers", "lost", *where, status=1)
+    assert [row["lag"] is None for row in json.loads(done.stdout)[1]["partitions"]] == [True, False]
+    assert json.loads(done.stderr)["message"].startswith("partition t-1 has no leader")
+    assert call("groups", "describe", "readers", *where).stderr == b""
+
     done = call("topics", "offsets", "t", "--at", "earliest", *where, status=1)
     found = {row["partition"]: row["latest"] for row in json.loads(done.stdout)}
     assert found[1] is None

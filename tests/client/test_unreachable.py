@@ -175,6 +175,7 @@ ADMIN = {
     "GroupAdmin.commit": Call(lambda one: one.commit(GROUP, {TP: 0})),
     "GroupAdmin.delete_offsets": Call(lambda one: one.delete_offsets(GROUP, [TP])),
     "GroupAdmin.lags": Call(lambda one: one.lags({TP: 0}, 0)),
+    "GroupAdmin.measure_lags": Call(lambda one: one.measure_lags({TP: 0}, 0)),
     "GroupAdmin.partitions_of": Call(lambda one: one.partitions_of("other")),
     "GroupAdmin.bounds": Call(lambda one: one.bounds([TP])),
     "GroupAdmin.offsets_at": Call(lambda one: one.offsets_at([TP], 0)),
