@@ -62,7 +62,7 @@ def hint(root: click.Group, words: Sequence[str]) -> str | None:
         for given in line.given:
             if reason := OPTIONS_WITHOUT_COUNTERPART.get(given.name):
                 return f"plog has no option for {given.name}: {reason}"
-    readings = [translated, respelt]
+    readings = [joined, translated, respelt]
     if wants_help and not any(word.startswith("-") for word in rest):
         readings.reverse()  # `topic describe --help` is about that command, without a topic
     for suggestion in (read(root, rest) for read in readings):
@@ -313,6 +313,18 @@ def _command(root: click.Group, words: Sequence[str]) -> tuple[click.Command, in
             return command, count
         command = found
     return command, len(words)
+
+
+def joined(root: click.Group, words: Sequence[str]) -> list[str]:
+    """Return the words with `--to earliest` as `--to-earliest`, where that is an option."""
+    own = _own_options(root, words)
+    right: list[str] = []
+    for word in words:
+        if right and is_option(right[-1]) and f"{right[-1]}-{word}" in own:
+            right[-1] += f"-{word}"
+        else:
+            right.append(word)
+    return right
 
 
 def respelt(root: click.Group, words: Sequence[str]) -> list[str] | None:

@@ -232,6 +232,7 @@ def test_command_of_the_page_succeeds(call, command: str) -> None:
         ("topics create x --partition 3", "topics create x --partitions 3"),
         ("groups describe g --member", "groups describe g --members"),
         ("consume x --exit-at-en", "consume x --exit-at-end"),
+        ("groups reset g --topic t --to earliest", "groups reset g --topic t --to-earliest"),
         ("help", "--help"),
         ("help groups reset", "groups reset --help"),
         ("help nothing", None),
