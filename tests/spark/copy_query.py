@@ -1,8 +1,8 @@
 """A driver of its own for tests that kill it: copies a topic in a stream, up to its end.
 
-    python -m tests.spark.copy_query MASTER BROKERS SOURCE SINK CHECKPOINT [CHANGES]
+    python -m tests.spark.copy_query MASTER BROKERS SOURCE SINK CHECKPOINT [COUNTS=MODE...]
 
-With a topic CHANGES, a second query writes its counts of each key there, in update mode.
+For each topic COUNTS, another query writes its counts of each key there, in an output mode.
 Says `batch N` for each batch that it has finished, and `copied` at the end.
 """
 
@@ -74,8 +74,10 @@ def copy(
     print("copied", flush=True)
 
 
-def count_changes(spark: Any, brokers: str, source: str, sink: str, checkpoint: str) -> Any:
-    """Count the records of each key in update mode, up to their end; return the query."""
+def count_by_key(
+    spark: Any, brokers: str, source: str, sink: str, mode: str, checkpoint: str
+) -> Any:
+    """Count the records of each key, up to their end; return the query."""
     rows = (
         spark.readStream.format("plog")
         .option("kafka.bootstrap.servers", brokers)
@@ -84,13 +86,13 @@ def count_changes(spark: Any, brokers: str, source: str, sink: str, checkpoint: 
         .option("maxOffsetsPerTrigger", str(COUNTS_PER_BATCH))
         .load()
     )
-    changes = BatchSink().option("kafka.bootstrap.servers", brokers).option("topic", sink)
+    written = BatchSink().option("kafka.bootstrap.servers", brokers).option("topic", sink)
 
     def write(batch: Any, batch_id: int) -> None:
-        changes(batch.selectExpr("key", f"concat('{batch_id} ', count) AS value"), batch_id)
+        written(batch.selectExpr("key", f"concat('{batch_id} ', count) AS value"), batch_id)
 
     counts = rows.groupBy("key").count()
-    query = counts.writeStream.outputMode("update").foreachBatch(write)
+    query = counts.writeStream.outputMode(mode).foreachBatch(write)
     return query.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
 
 
@@ -109,8 +111,8 @@ def main() -> None:
     master, brokers, source, sink, checkpoint, *more = sys.argv[1:]
     spark = start(master)
     counts = [
-        count_changes(spark, brokers, source, changes, f"{checkpoint}-of-{changes}")
-        for changes in more
+        count_by_key(spark, brokers, source, topic, mode, f"{checkpoint}-of-{topic}")
+        for topic, mode in (one.split("=") for one in more)
     ]
     copy(spark, brokers, source, sink, checkpoint)
     for query in counts:

@@ -1,7 +1,8 @@
-"""Two streams of a topic, whose driver, workers and broker are killed at any moment.
+"""Three streams of a topic, whose driver, workers and broker are killed at any moment.
 
 Whatever dies, and is started again, the sink has each record of the source once, and those of a key
-in their order. `BatchSink` writes each batch of the counts by key once, in update mode.
+in their order. `BatchSink` writes each batch of the counts by key once, in update and in complete
+mode.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ pytestmark = DEAR
 
 RECORDS = 10 * ROWS_PER_BATCH
 KEYS = 40
+COUNTS = {"changes": "update", "totals": "complete"}
+"""Topics of the counts, and the output mode of each."""
 LONG_ROUNDS = 30
 MOST_KILLS = 3
 DRIVER, WORKER, BROKER = "driver", "worker", "broker"
@@ -38,7 +41,7 @@ DRIVER, WORKER, BROKER = "driver", "worker", "broker"
 
 def fill(broker: BrokerProcess) -> None:
     with Admin(broker.bootstrap) as admin:
-        for topic in ("source", "sink", "changes"):
+        for topic in ("source", "sink", *COUNTS):
             admin.create_topic(topic, partitions=3)
     with Producer(broker.bootstrap) as producer:
         for n in range(RECORDS):
@@ -90,7 +93,8 @@ def one_round(
     fill(broker)
     # A task has four attempts, as in a cluster.
     checkpoint = str(directory / "checkpoint")
-    arguments = ("local[2,4]", broker.bootstrap, "source", "sink", checkpoint, "changes")
+    counts = [f"{topic}={mode}" for topic, mode in COUNTS.items()]
+    arguments = ("local[2,4]", broker.bootstrap, "source", "sink", checkpoint, *counts)
     killed: list[str] = []
     while True:
         deadline = time.monotonic() + PATIENCE_S
@@ -127,11 +131,14 @@ def check(broker: BrokerProcess) -> None:
         assert mine == sorted(mine)
 
 
-def check_changes(broker: BrokerProcess) -> None:
-    """Check that each batch of the counts was written once, with all of its keys."""
+def check_counts(broker: BrokerProcess, topic: str) -> None:
+    """Check that each batch of the counts was written once, with all of its keys.
+
+    Each batch has records of all keys, so that both modes write all keys of each batch.
+    """
     found = [
         (int(batch), record.key, int(count))
-        for record in read(broker, "changes")
+        for record in read(broker, topic)
         for batch, count in [(record.value or b"").split()]
     ]
     keys = [b"%d" % key for key in range(KEYS)]
@@ -160,7 +167,8 @@ def rounds(
             planned = plan(chance, number)
             killed = one_round(chance, planned, directory, environment, broker)
             check(broker)
-            check_changes(broker)
+            for topic in COUNTS:
+                check_counts(broker, topic)
             # Of many kills the first is sure: the driver may have ended before the others.
             assert killed == planned.kills or (
                 killed[:1] == planned.kills[:1] and not planned.at_work
