@@ -268,11 +268,12 @@ def test_lost_disk_and_its_partitions_are_failures(tmp_path: Path) -> None:
         with Admin(broker.bootstrap) as admin:
             admin.create_topic("t", partitions=2)
         properties = properties_of(broker)
-        lost, _ = broker.log_dirs
+        lost, kept = broker.log_dirs
         lost.rename(tmp_path / "gone")
         until(lambda: len(failures(examine_client(broker.bootstrap))) == 2, "lost")
         from_elsewhere = failures(examine_client(broker.bootstrap))
         without = examine(properties)
+        unnamed = examine(properties_of(broker, log_dirs=kept))
         lost.mkdir()
         with_another = examine(properties)
     assert f"{lost} is offline" in from_elsewhere
@@ -280,7 +281,13 @@ def test_lost_disk_and_its_partitions_are_failures(tmp_path: Path) -> None:
     assert text == f"the running broker has lost {lost}: it does not exist"
     text, _ = failures(with_another)
     assert text == f"the running broker has lost {lost}: another directory is in its place"
-    for found in from_elsewhere, failures(without), failures(with_another):
+    _, text = failures(unnamed)
+    assert text == f"{lost} is offline, and these settings do not name it"
+    (advice,) = [one.advice for one in unnamed if one.text == text]
+    assert advice.startswith("add it to log.dirs")
+    for found in map(failures, (without, unnamed, with_another)):
+        assert sum(str(lost) in one for one in found) == 1
+    for found in from_elsewhere, *map(failures, (without, unnamed, with_another)):
         (text,) = [one for one in found if "leader" in one]
         assert text.startswith("partitions without a leader: 1 of 2 (t-")
     for one in without, with_another:

@@ -110,7 +110,7 @@ def _at(listener: Listener) -> tuple[str, int]:
 def examine_running(
     settings: BrokerSettings, running: RunningBroker | None, log_dirs: Sequence[Path]
 ) -> Findings:
-    """Check the answers of a running broker, except that its log directories are online."""
+    """Check the answers of a running broker, except that the named log directories are online."""
     if running is None:
         text = "is not running: start it, then run this again to check its addresses"
         yield Finding("broker", Verdict.OK, text)
@@ -141,6 +141,8 @@ def examine_running(
     yield from _descriptors(log_dirs)
     yield from _partitions(described)
     assert running.log_dirs is not None
+    named = frozenset(Path(text).absolute() for text in settings.log_dirs)
+    yield from _offline(running.log_dirs, named)
     yield from _disks(running.log_dirs)
     if (page := settings.metrics_listener) is None:
         advice = "set metrics.listener=127.0.0.1:9095 to watch the broker"
@@ -275,11 +277,17 @@ def _ask_log_dirs(at: tuple[str, int]) -> DescribeLogDirsResponse | PlogError:
         return error
 
 
-def _offline(answer: DescribeLogDirsResponse | PlogError) -> Findings:
-    if isinstance(answer, DescribeLogDirsResponse):
-        for one in answer.results:
-            if one.error_code:
-                yield Finding("disks", Verdict.FAILURE, f"{one.log_dir} is offline", OFFLINE_ADVICE)
+def _offline(
+    answer: DescribeLogDirsResponse | PlogError, named: frozenset[Path] = frozenset()
+) -> Findings:
+    """Report offline log directories, except those that the settings on this host name."""
+    text, advice = "is offline", OFFLINE_ADVICE
+    if named:
+        text += ", and these settings do not name it"
+        advice = f"add it to log.dirs; {advice}"
+    for one in answer.results if isinstance(answer, DescribeLogDirsResponse) else ():
+        if one.error_code and Path(one.log_dir) not in named:
+            yield Finding("disks", Verdict.FAILURE, f"{one.log_dir} {text}", advice)
 
 
 def _disks(answer: DescribeLogDirsResponse | PlogError) -> Findings:
