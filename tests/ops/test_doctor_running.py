@@ -296,6 +296,17 @@ def test_lost_disk_and_its_partitions_are_failures(tmp_path: Path) -> None:
         ] == []
 
 
+def test_missing_log_directories_are_counted(tmp_path: Path) -> None:
+    page = {"metrics.listener": f"127.0.0.1:{free_port()}"}
+    broker = BrokerProcess(tmp_path, log_dirs=2, overrides=page)
+    for count, verdict in (0, Verdict.OK), (1, Verdict.FAILURE):
+        with broker:
+            found = [one for one in examine(properties_of(broker)) if "were missing" in one.text]
+        text = f"log directories that were missing when the broker started: {count}"
+        assert [(one.what, one.verdict, one.text) for one in found] == [("disks", verdict, text)]
+        broker.overrides["log.dirs"] = broker.log_dirs[1]
+
+
 def test_directory_that_waits_for_a_restart_is_a_warning(
     broker: BrokerProcess, tmp_path: Path
 ) -> None:

@@ -335,9 +335,10 @@ def _page(address: str) -> Findings:
         text = f"{version} is running, {__version__} is installed here"
         advice = "restart the broker to run the installed version, or upgrade this host"
         yield graded("version", version == __version__, text, advice)
-    if missing := int(reading.value("plog_missing_log_dirs")):
-        text = f"log directories that the broker misses: {missing}"
-        yield Finding("disks", Verdict.FAILURE, text, "mount them and restart the broker")
+    for missing in reading.samples.get("plog_missing_log_dirs", {}).values():
+        text = f"log directories that were missing when the broker started: {missing:.0f}"
+        advice = "mount them, or add them to log.dirs, and restart the broker; its log names them"
+        yield graded("disks", not missing, text, advice, Verdict.FAILURE)
     for path in reading.having("plog_log_dir_refusing", "log_dir"):
         text = f"{path} is full: the broker refuses records"
         yield Finding("disks", Verdict.FAILURE, text, "free space; no restart is necessary")
