@@ -64,6 +64,9 @@ def command(
     \b
       plog bundle /etc/plog/server.properties
 
+    It looks for the broker on this host that PROPERTIES describes; -b names another, and
+    PLOG_BOOTSTRAP_SERVER has no effect.
+
     Run it as root, or as the broker's user. Read the file before you pass it on: it has the names
     of hosts, topics, groups and clients.
     """

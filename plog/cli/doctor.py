@@ -44,8 +44,9 @@ def command(
 
     Checks the file, its log directories, missing log directories, listeners, limits, memory and
     kernel settings. If the broker is running, checks it, too: whether its advertised addresses
-    lead to it, its partitions, disks, metrics page, version and clock. Changes nothing. Run it as
-    the broker's user, so that it sees the same permissions:
+    lead to it, its partitions, disks, metrics page, version and clock. Changes nothing. It looks
+    only for the broker on this host that PROPERTIES describes; PLOG_BOOTSTRAP_SERVER has no effect.
+    Run it as the broker's user, so that it sees the same permissions:
 
     \b
       runuser -u plog -- plog doctor /etc/plog/server.properties

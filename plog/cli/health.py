@@ -21,10 +21,10 @@ def command(
 ) -> None:
     """Ask the broker with a PROPERTIES file whether it is healthy.
 
-    It asks /healthz at `metrics.listener`, or with --ready /ready. Without that listener, it
-    connects as a client does. PROPERTIES, --env and --override determine the addresses;
-    PLOG_BOOTSTRAP_SERVER has no effect. Exit status 1 means that the broker is not healthy. Use it
-    as the health check of a container:
+    It asks the broker on this host: /healthz at `metrics.listener`, or with --ready /ready. Without
+    that listener, it connects as a client does. PROPERTIES, --env and --override determine the
+    addresses; PLOG_BOOTSTRAP_SERVER has no effect. Exit status 1 means that the broker is not
+    healthy. Use it as the health check of a container:
 
     \b
       plog health --env /etc/plog/server.properties

@@ -384,8 +384,24 @@ def test_choices_of_a_missing_argument_are_on_its_line(call):
 def test_health_says_where_it_has_the_address_from(call):
     lines = call("health", "-b", "127.0.0.1:9092", status=2).stderr.decode().splitlines()
     assert lines[-1].endswith("it reads the broker's address from PROPERTIES")
-    text = " ".join(call("health", "--help").stdout.decode().split())
+
+
+@pytest.mark.parametrize("name", ["bundle", "doctor", "health"])
+def test_help_says_where_the_variable_of_the_address_has_no_effect(call, name):
+    text = " ".join(call(name, "--help").stdout.decode().split())
     assert "PLOG_BOOTSTRAP_SERVER has no effect" in text
+    assert "broker on this host" in text
+
+
+@pytest.mark.parametrize("page", ["docs/OPERATIONS.md", "docs/FIRST_STEPS.md"])
+def test_page_says_where_the_variable_of_the_address_has_no_effect(page):
+    (line,) = [
+        item
+        for item in re.split(r"\n(?=- |\n)", (ROOT / page).read_text("utf-8"))
+        if "`PLOG_BOOTSTRAP_SERVER` names another" in item
+    ]
+    assert all(f"`{name}`" in line for name in ("doctor", "bundle", "health"))
+    assert "has no effect" in line
 
 
 def test_log_levels_are_accepted_in_any_case(call):
