@@ -178,14 +178,14 @@ def test_disk_that_is_not_mounted_is_missed_again_at_the_next_start(
     assert registered(broker) == {id_of(path): path for path in broker.log_dirs}
 
 
-@pytest.mark.parametrize("place_is", ["empty", "absent"])
+@pytest.mark.parametrize("place_is", ["empty directory", "file"])
 def test_damaged_store_beside_a_missing_disk_is_not_replaced(
     broker: BrokerProcess, place_is: str
 ) -> None:
     """The missing disk may have the only whole copy. Without it, its topics would be forgotten."""
     (place, left), away = broker.log_dirs, broker.directory / "away"
     place.rename(away)
-    if place_is == "empty":
+    if place_is == "empty directory":
         place.mkdir()
     else:
         place.touch()  # no directory can be created there
@@ -203,7 +203,7 @@ def test_damaged_store_beside_a_missing_disk_is_not_replaced(
     assert line.startswith("plog: no copy of the coordination store is whole")
     assert f"{place} may hold one: mount it and start again" in line
     assert sorted(path.name for path in left.iterdir()) == before
-    if place_is == "empty":
+    if place_is == "empty directory":
         assert list(place.iterdir()) == []
         place.rmdir()
     else:
