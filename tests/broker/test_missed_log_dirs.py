@@ -178,7 +178,7 @@ def test_disk_that_is_not_mounted_is_missed_again_at_the_next_start(
     assert registered(broker) == {id_of(path): path for path in broker.log_dirs}
 
 
-@pytest.mark.parametrize("place_is", ["empty directory", "file"])
+@pytest.mark.parametrize("place_is", ["empty directory", "file", "absent"])
 def test_damaged_store_beside_a_missing_disk_is_not_replaced(
     broker: BrokerProcess, place_is: str
 ) -> None:
@@ -187,7 +187,7 @@ def test_damaged_store_beside_a_missing_disk_is_not_replaced(
     place.rename(away)
     if place_is == "empty directory":
         place.mkdir()
-    else:
+    elif place_is == "file":
         place.touch()  # no directory can be created there
     (left / STORE).write_bytes(b"no database" * 1000)
     before = sorted(path.name for path in left.iterdir())
@@ -206,8 +206,10 @@ def test_damaged_store_beside_a_missing_disk_is_not_replaced(
     if place_is == "empty directory":
         assert list(place.iterdir()) == []
         place.rmdir()
-    else:
+    elif place_is == "file":
         place.unlink()
+    else:
+        assert not place.exists()
     away.rename(place)
     expect_served(broker)
 
