@@ -189,7 +189,7 @@ def command(
         ) as producer,
         _progress(source) as lines,
     ):
-        # Its errors are raised inside the block, so that the producer drops the waiting records.
+        # After any other error the producer drops the waiting records.
         count = _send(producer, target, place, lines, read, outcomes)
     if outcomes.has_failed:
         raise outcomes.fault(place)
@@ -285,8 +285,8 @@ def _send(
         count += 1
         if outcomes.has_failed:
             break
-    if not outcomes.has_failed:
-        producer.flush()
+    # Also after a refusal: a record that was dropped in flight may be written, and is not counted.
+    producer.flush()
     if outcomes.has_failed:
         raise _Refused
     if invalid is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -139,6 +140,17 @@ def test_line_that_the_broker_refuses_is_named(
     done = call("produce", topic, source, *arguments, *linger, stdin=stdin, status=1)
     (text,) = done.stderr.decode().splitlines()
     assert text.startswith("plog: " + fault.replace("{place}", place).replace("{topic}", topic))
+
+
+def test_records_written_before_and_after_a_refusal_are_counted(call, topic):
+    topic += "-compact"
+    call("topics", "create", topic, "--partitions", 4, "--config", "cleanup.policy=compact")
+    lines = [b"key%d\tvalue" % n for n in range(20_000)]
+    lines[8_000] = b"NONE\tvalue"
+    arguments = ["--key-separator", r"\t", "--null", "NONE"]
+    done = call("produce", topic, *arguments, stdin=b"\n".join(lines) + b"\n", status=1)
+    (wrote,) = re.findall(rb"wrote ([\d,]+) records\)", done.stderr)
+    assert int(wrote.replace(b",", b"")) == len(consumed(call, topic))
 
 
 def test_record_that_the_broker_finds_too_large_is_named(call, topic):
