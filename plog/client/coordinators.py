@@ -91,7 +91,6 @@ class Coordinator:
 
     Args:
         connections: by broker, shared with other keys of the same thread; its own by default.
-
     """
 
     def __init__(

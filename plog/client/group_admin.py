@@ -255,7 +255,7 @@ class GroupAdmin(Administration):
         Raises:
             UnknownTopicOrPartition: no such partition.
             LeaderNotAvailable: a partition has no leader, also after an election.
-        KafkaError: no leader answers in request_timeout_ms.
+            KafkaError: no leader answers in request_timeout_ms.
         """
         wanted = list(partitions)
         starts, ends = self._at(wanted, EARLIEST), self._at(wanted, LATEST)

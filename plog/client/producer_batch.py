@@ -254,7 +254,8 @@ class ProducerBatch:
         own: KafkaError
         if index in error.record_errors:
             reason = error.record_errors[index]
-            own = error_for(error.code, f"produce to {self.partition}: {reason or error}")
+            text = f"produce to {self.partition}: {reason}" if reason else str(error)
+            own = error_for(error.code, text)
         else:
             own = OtherRecordRefused(f"{error}; no record of the batch was written")
         own.__cause__ = error

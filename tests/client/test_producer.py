@@ -14,6 +14,7 @@ from plog.client.admin import Admin
 from plog.client.consumer import Consumer
 from plog.client.partitioner import partition_for_key, round_robin
 from plog.client.producer import Producer, ProducerClosed
+from plog.client.producer_batch import ProducerBatch
 from plog.errors import (
     InvalidConfig,
     InvalidPartitions,
@@ -25,6 +26,7 @@ from plog.errors import (
     TopicAlreadyExists,
     UnknownTopicOrPartition,
 )
+from plog.types import TopicPartition
 from tests.servers import BrokerProcess, free_port
 
 WAIT_S = 60
@@ -359,6 +361,16 @@ def test_each_record_of_a_refused_batch_has_its_own_error(bootstrap, new_topic):
         }
         assert "2 of 4 records refused; record 1: " in str(errors[0])
         assert len({id(error.__cause__) for error in errors}) == 1
+
+
+@pytest.mark.parametrize(
+    ("reason", "text"), [("bad key", "produce to t-0: bad key"), (None, "all"), ("", "all")]
+)
+def test_record_without_a_reason_of_its_own_has_that_of_its_batch(reason, text):
+    batch = ProducerBatch(TopicPartition("t", 0), 0, created=0, deadline=1)
+    batch.error = InvalidRecord("all")
+    batch.error.record_errors = {0: reason}
+    assert str(batch.error_of(0)) == text
 
 
 def test_unknown_topic_is_refused_after_max_block_ms(bootstrap):
