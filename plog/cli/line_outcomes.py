@@ -69,9 +69,13 @@ class LineOutcomes:
         if error.__cause__ is None:
             text = f"{_lines(batch)}{place}: {error}"
         else:  # the broker named single records
-            reasons = [f"line {number}{place}: {fault}" for number, fault in refused[:MAX_REASONS]]
-            if len(refused) > MAX_REASONS:
-                reasons.append(f"and {counted(len(refused) - MAX_REASONS, 'more line')}")
+            by_reason: dict[str, list[tuple[int, PlogError]]] = {}
+            for entry in refused:
+                by_reason.setdefault(str(entry[1]), []).append(entry)
+            named = list(by_reason.items())[:MAX_REASONS]
+            reasons = [f"{_lines(lines)}{place}: {reason}" for reason, lines in named]
+            if more := len(refused) - sum(len(lines) for _, lines in named):
+                reasons.append(f"and {counted(more, 'more line')}")
             text = "; ".join(reasons)
             if len(batch) > 1:
                 notes.insert(0, f"its batch, {_lines(batch)}, was not written")

@@ -25,6 +25,7 @@ def outcomes_of(errors):
 DENIED = TopicAuthorizationFailed("not authorized")
 BATCH = InvalidRecord("4 of 5 records refused")
 BAD = [caused(InvalidRecord(f"bad {n}"), BATCH) for n in range(4)]
+SAME = BAD[0]
 OTHER = caused(OtherRecordRefused("another one"), BATCH)
 
 
@@ -44,6 +45,10 @@ OTHER = caused(OtherRecordRefused("another one"), BATCH)
             [None, *BAD, OTHER],
             "line 2 of f: bad 0; line 3 of f: bad 1; line 4 of f: bad 2; and 1 more line"
             " (its batch, lines 2-6, was not written; wrote 1 record)",
+        ),
+        (
+            [SAME, SAME, OTHER, SAME],
+            "3 of lines 1-4 of f: bad 0 (its batch, lines 1-4, was not written; wrote nothing)",
         ),
     ],
 )
