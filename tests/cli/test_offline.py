@@ -5,20 +5,25 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from plog.cli.kafka.__main__ import run as kafka_script
 from plog.cli.offset_places import LateStarts
+from plog.client.admin import Admin
 from plog.client.consumer import Consumer
 from plog.client.group_admin import GroupAdmin
 from plog.client.metadata import Cluster, no_leader
 from plog.client.offsets import ask_each
 from plog.types import TopicPartition
 from tests.cli.conftest import command_line, environment
+from tests.handlers.wire import NOW_MS, speak
 from tests.planes import Plane
 from tests.servers import BrokerProcess
+from tests.transactions.hanging import leave_hanging
+from tests.transactions.transactor import Transactor
 
 SAYS = (
     "plog: partition t-1 has no leader: its broker is down, or its log directory is offline"
@@ -230,9 +235,18 @@ def test_kafka_get_offsets_skips_the_partition_without_a_leader(damaged, capsys)
 
 
 def test_kafka_find_hanging_checks_the_partitions_that_a_broker_leads(damaged, capsys):
+    hung = TopicPartition("hung", 0)
+    with Admin(damaged.bootstrap) as admin:
+        admin.create_topic(hung.topic, partitions=1)
+    with closing(speak(damaged.port)) as wire:
+        hour_ago = NOW_MS - 3_600_000
+        leave_hanging(Transactor(wire, "hangs").start(), hung, b"hangs", timestamp=hour_ago)
+    capsys.readouterr()
     arguments = ["--bootstrap-server", damaged.bootstrap, "find-hanging", "--broker-id", "0"]
     assert kafka_script("kafka-transactions", arguments) == 0
-    assert capsys.readouterr().err == ""
+    printed = capsys.readouterr()
+    assert printed.err == ""
+    assert [line.split()[:2] for line in printed.out.splitlines()[1:]] == [[hung.topic, "0"]]
 
 
 def test_reset_of_a_partition_without_a_leader_is_refused(damaged, call):
