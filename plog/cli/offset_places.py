@@ -25,11 +25,12 @@ if TYPE_CHECKING:
     LookUp = Callable[[Mapping[TopicPartition, int]], Found]
     """Returns the offsets at times; it may lack partitions."""
 
-STARTS = ("earliest", "latest")
+EARLIEST, LATEST, MAX_TIMESTAMP = "earliest", "latest", "max-timestamp"
+STARTS = (EARLIEST, LATEST)
 MEANINGS = {
-    "earliest": "The first record of the log.",
-    "latest": "The end of the log.",
-    "max-timestamp": "The record with the highest timestamp.",
+    EARLIEST: "The first record of the log.",
+    LATEST: "The end of the log.",
+    MAX_TIMESTAMP: "The record with the highest timestamp.",
 }
 Complete = Callable[[click.Context, click.Parameter, str], list[CompletionItem[str]]]
 
@@ -129,20 +130,20 @@ def _resolve(
     place: str, partitions: Sequence[TopicPartition], look_up: LookUp
 ) -> dict[TopicPartition, int]:
     """Return the offset of a place in each partition whose offsets are found."""
-    from plog.client.offsets import EARLIEST, LATEST
+    from plog.client import offsets as times
 
     def bounds(end: int) -> dict[TopicPartition, int]:
         return {at: one.offset for at, one in look_up(dict.fromkeys(partitions, end)).items()}
 
-    if place == "earliest":
-        return bounds(EARLIEST)
-    ends = bounds(LATEST)
-    if place == "latest":
+    if place == EARLIEST:
+        return bounds(times.EARLIEST)
+    ends = bounds(times.LATEST)
+    if place == LATEST:
         return ends
     if place.startswith("@"):
         found = look_up(dict.fromkeys(ends, time_ms(place[1:], "TIME")))
         return {at: one.offset if one.offset >= 0 else ends[at] for at, one in found.items()}
-    starts, offset = bounds(EARLIEST), int(place)
+    starts, offset = bounds(times.EARLIEST), int(place)
     return {
         at: min(max(end + offset if place.startswith("-") else offset, starts[at]), end)
         for at, end in ends.items()

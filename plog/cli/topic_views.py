@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from plog.cli.offset_places import complete_names
+from plog.cli.offset_places import EARLIEST, LATEST, MAX_TIMESTAMP, complete_names
 from plog.cli.output import (
     MAX_LISTED,
     MOST_NAMED,
@@ -34,8 +34,7 @@ if TYPE_CHECKING:
 PARTITION_COLUMNS = ["Partition", "Leader", "Epoch", "Replicas", "ISR", "Start", "End", "Bytes"]
 SETTING_COLUMNS = ["Setting", "Value", "Source"]
 OFFSET_COLUMNS = ["Topic", "Partition", "Earliest", "Latest", "Offset", "Timestamp"]
-OFFSET_KEYS = ("earliest", "latest", "offset")
-EARLIEST, LATEST, MAX_TIMESTAMP = "earliest", "latest", "max-timestamp"
+OFFSET_KEYS = (EARLIEST, LATEST, "offset")
 
 
 class _Topic(NamedTuple):

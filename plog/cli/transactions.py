@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from plog.cli.open_transactions import abort, find_hanging, producers
+from plog.cli.open_transactions import LARGEST_ID, abort, find_hanging, producers
 from plog.cli.output import (
     bootstrap_option,
     duration_ms,
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 UNSTARTED = frozenset({TxnState.EMPTY, TxnState.DEAD})
 WITHOUT_TRANSACTION = frozenset(state.label for state in AT_REST | UNSTARTED)
 OPEN_STATES = tuple(state.label for state in TxnState if state not in AT_REST | UNSTARTED)
-LARGEST_ID = 2**63 - 1
 LIST_COLUMNS = ["Transactional id", "Coordinator", "Producer id", "State"]
 
 
