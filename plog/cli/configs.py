@@ -79,7 +79,9 @@ def describe(
             value = "(secret)" if entry.sensitive and not as_json else entry.value
             row = [name, entry.name, value, entry.source, entry.read_only, entry.documentation]
             rows.append(list(row[shown]))
-    if found or (as_json and len(names) > 1):
+    if found and not rows and not as_json:
+        say("All settings are at their defaults.")
+    elif found or (as_json and len(names) > 1):
         print_rows(rows, columns[shown], as_json=as_json)
     raise_all(faults)
 

@@ -149,7 +149,7 @@ def describe(
     from plog.client.group_admin import GroupAdmin
 
     if all_groups == bool(groups):
-        raise click.UsageError("specify GROUP... or --all")
+        raise click.UsageError(f"specify GROUP... or --all{', not both' if groups else ''}")
     with GroupAdmin(bootstrap) as admin:
         if all_groups:
             survey = admin.survey(_now_ms())

@@ -83,10 +83,10 @@ def error_of_json(done) -> str:
     return line
 
 
-@pytest.mark.parametrize("arguments", [[], ["g", "--all"]], ids=["none", "both"])
-def test_describe_needs_names_or_all(call, arguments):
+@pytest.mark.parametrize(("arguments", "more"), [([], ""), (["g", "--all"], ", not both")])
+def test_describe_needs_names_or_all(call, arguments, more):
     text = call("groups", "describe", *arguments, status=2).stderr.decode()
-    assert text.endswith("plog: specify GROUP... or --all\n")
+    assert text.endswith(f"plog: specify GROUP... or --all{more}\n")
 
 
 def test_line_counts_the_groups_whose_age_takes_too_many_fetches(call, groups, monkeypatch):

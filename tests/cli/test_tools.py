@@ -374,6 +374,8 @@ def test_group_configs_are_described_set_and_reset(call):
 
     key = "consumer.session.timeout.ms"
     assert described() == {}
+    table = call("configs", "describe", "group", "billing").stdout
+    assert table == b"All settings are at their defaults.\n"
     assert described("--all")[key] == ("45000", "default")
     told = call("configs", "set", "group", "billing", f"{key}=50000")
     assert told.stdout == b"Group billing: changed consumer.session.timeout.ms.\n"
