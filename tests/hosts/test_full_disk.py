@@ -89,8 +89,7 @@ def free_bytes(disk: Path) -> int:
 
 NO_SPACE = "no space to recover it"
 PARTITIONS = 160
-"""A start has the space that is kept for the coordination store, from which many can be recovered
-before there is none."""
+"""More than can be recovered in the space that the coordination store may give up at a start."""
 
 
 @pytest.mark.usefixtures("plane")
@@ -184,7 +183,8 @@ def test_broker_starts_on_a_full_disk_and_goes_on_when_there_is_space(
             assert unrecovered + refused == len(offline), broker.log
             # Nor is a stop a clean one that has no byte for its checkpoints.
             assert bool(unrecovered) == (left == 0), broker.log
-            assert len(offline) < len(here)
+            # After a kill the store folds its WAL in, and perhaps gives up nothing for the others.
+            assert end == "kill" or len(offline) < len(here)
             assert left == 0 or not offline
             (small_disk / FILLER).unlink()
             for one in here:
