@@ -5,8 +5,8 @@ One record, the decision, commits the whole batch: it names the batch and its tr
 then are the transactions committed, by the driver or by the query's next run.
 
     task:   run not registered?       register it   (fence the previous driver; finish its last
-                                                    decision; abort open transactions; write the
-                                                    run's record)
+                                                    decision; write the run's record; abort
+                                                    transactions that were open before)
             batch already committed?  write nothing
             otherwise                 write in a transaction, and leave it open
     driver: a later run registered?   give up

@@ -4,11 +4,17 @@ Owns the order of the steps: a crash between any two of them aborts nothing that
 commits nothing that is not. The rules for records belong to `decisions`. Knows neither Spark nor
 rows.
 
-Why the cleanup never aborts a transaction that a later run is still writing:
+Why the cleanup never aborts a transaction that a later run is still writing, or that an earlier
+run has just decided to commit:
 - Open transactions are listed before the driver is fenced; no task of a later run can have begun.
 - Each transaction is ended by its own producer id and epoch. If its transactional id has been used
   again, the new transaction has other numbers.
+- A run aborts what others left open only once its own record is written: no earlier driver can
+  decide after that.
 - Writing the decision, or reading the last one afterwards, shows whether the driver was replaced.
+
+An attempt at a task that Spark began twice may fence the driver of its own run, which then tries
+again.
 
 A late attempt aborts its own transaction (`is_late`); if it dies first, the driver does, once the
 decision is visible. If both die, the next batch, the next run or the transaction's timeout does.
@@ -43,8 +49,8 @@ from plog.spark.sink_options import SinkOptions
 
 log = logging.getLogger(__name__)
 
-REGISTER_TIMEOUT_S = 120.0
-"""Maximum time a task tries to register its run while other tasks of it try too."""
+FENCED_TIMEOUT_S = 120.0
+"""Maximum time a task tries to register its run, or a driver to decide, while others fence it."""
 FIRST_PAUSE_S, MAX_PAUSE_S = 0.2, 10.0
 """Upper bounds of the random pause before a task tries again."""
 
@@ -113,7 +119,7 @@ class StreamPhases:
 
     def _register(self, batch: int) -> BatchStatus:
         self._log.create_topic()
-        deadline = time.monotonic() + REGISTER_TIMEOUT_S
+        deadline = time.monotonic() + FENCED_TIMEOUT_S
         attempts = 0
         while True:
             leftovers = self._open.list_open()
@@ -129,7 +135,6 @@ class StreamPhases:
                     now = register_run(last, self._run, batch)
                     if last is not None:
                         self._commit(last)
-                    self._open.abort(leftovers)
                     driver.write(now)
             except ProducerFenced:
                 # Most likely another task of this run registers it, or another run does.
@@ -138,6 +143,7 @@ class StreamPhases:
                 self._wait_for_registration(batch, attempts)
                 attempts += 1
             else:
+                self._open.abort(leftovers)
                 log.info("registered run %s of query %s", self._run, self._query)
                 return batch_status(now, self._run, batch)
 
@@ -172,29 +178,52 @@ class StreamPhases:
             KafkaError: a broker refuses or does not respond; the next run finds out whether the
                 batch is committed, and finishes it.
         """
-        what = f"batch {batch} of query {self._query}"
-        if batch_status(self._log.last_known(), self._run, batch) is BatchStatus.COMMITTED:
-            # Checked before this driver fences another one.
-            raise TransactionLost(f"{what} is already committed")
-        with DecisionWriter(self._log, self._options) as driver:
-            last = self._log.last()
-            status = batch_status(last, self._run, batch)
-            if last is None or status is BatchStatus.UNREGISTERED:
-                raise TransactionLost(
-                    f"{what}: the record of this run is missing in decisions topic partition "
-                    f"{self._log.tp}; was the topic deleted? Restart the query"
-                )
-            if status is BatchStatus.COMMITTED:
-                raise TransactionLost(f"{what} is already committed")
-            plan = plan_of(self._options.checkpoint, batch)
-            decision = commit_batch(last, batch, transactions, plan)
-            self._open.check(transactions, self._open.list_open())
-            driver.write(decision)
+        decision = self._decide(batch, transactions)
         self._commit(decision)
         others = self._open.list_open().keys() - set(transactions)
         # If another run has registered meanwhile, these may belong to its tasks.
         if others and self._log.last() == decision:
             self._open.abort(others)
+
+    def _decide(self, batch: int, transactions: Collection[PreparedTransaction]) -> Decision:
+        """Write the decision; again if an attempt at a task has fenced this driver. Return it."""
+        deadline = time.monotonic() + FENCED_TIMEOUT_S
+        written: Decision | None = None
+        while True:
+            # Checked before this driver fences another one.
+            status = batch_status(self._log.last_known(), self._run, batch)
+            if status is BatchStatus.COMMITTED and written is None:
+                raise TransactionLost(f"{self._named(batch)} is already committed")
+            try:
+                with DecisionWriter(self._log, self._options) as driver:
+                    last = self._log.last()
+                    if written is None or written != last:
+                        written = self._decision(last, batch, transactions)
+                        self._open.check(transactions, self._open.list_open())
+                        driver.write(written)
+                    return written
+            except ProducerFenced:
+                # Either an attempt at a task of this run tried to register it, or another run does.
+                if time.monotonic() > deadline:
+                    raise
+                _pause()
+
+    def _decision(
+        self, last: Decision | None, batch: int, transactions: Collection[PreparedTransaction]
+    ) -> Decision:
+        """Return the decision that commits a batch after the last one."""
+        status = batch_status(last, self._run, batch)
+        if last is None or status is BatchStatus.UNREGISTERED:
+            raise TransactionLost(
+                f"{self._named(batch)}: the record of this run is missing in decisions topic "
+                f"partition {self._log.tp}; was the topic deleted? Restart the query"
+            )
+        if status is BatchStatus.COMMITTED:
+            raise TransactionLost(f"{self._named(batch)} is already committed")
+        return commit_batch(last, batch, transactions, plan_of(self._options.checkpoint, batch))
+
+    def _named(self, batch: int) -> str:
+        return f"batch {batch} of query {self._query}"
 
     def check_replay(self, batch: int) -> None:
         """Check that a committed batch whose rows were skipped is the same as before.
@@ -256,6 +285,11 @@ class StreamPhases:
         if self._options.fail_on_torn_batch:
             raise PartialCommit(f"{text}. Set failOnTornBatch=false to continue without them")
         log.error("%s", text)
+
+
+def _pause() -> None:
+    """Wait a random time before a driver that was fenced tries again."""
+    time.sleep(random.uniform(0, FIRST_PAUSE_S))
 
 
 class BatchPhases:

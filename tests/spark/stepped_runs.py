@@ -95,10 +95,16 @@ class SteppedWriter:
         pass
 
     def write(self, decision: Decision) -> None:
+        """Write it; a driver that is fenced before the response comes does not know the outcome."""
         self._brokers.step()
+        self._check()
+        self._brokers.decisions.append(decision)
+        self._brokers.step()
+        self._check()
+
+    def _check(self) -> None:
         if self._epoch != self._brokers.driver_epoch:
             raise ProducerFenced("a later driver exists")
-        self._brokers.decisions.append(decision)
 
 
 class SteppedTransactions(OpenTransactions):
@@ -132,6 +138,7 @@ def use_stepped_parts(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(two_phases, "DecisionLog", SteppedLog)
     patch.setattr(two_phases, "DecisionWriter", SteppedWriter)
     patch.setattr(two_phases, "OpenTransactions", SteppedTransactions)
+    patch.setattr(two_phases, "_pause", lambda: None)
     patch.setattr(StreamPhases, "_wait_for_registration", lambda *_: None)
 
 
@@ -199,32 +206,34 @@ class SteppedRun:
     def _run(self) -> None:
         try:
             self._wait()
-            batch = self._brokers.next_batch
-            while batch < self._until:
-                self._write(batch)
-                self._brokers.next_batch = max(self._brokers.next_batch, batch + 1)
-                batch += 1
+            self._work()
         except (PlogError, Killed) as fault:
             self.fault = fault
         finally:
             self.has_ended = True
             self._stopped.release()
 
+    def _work(self) -> None:
+        batch = self._brokers.next_batch
+        while batch < self._until:
+            self._write(batch)
+            self._brokers.next_batch = max(self._brokers.next_batch, batch + 1)
+            batch += 1
+
+    def _phases(self) -> StreamPhases:
+        return StreamPhases(self._brokers, OPTIONS, QUERY, self._name)  # type: ignore[arg-type]
+
     def _write(self, batch: int) -> None:
         """Write a batch as the sink does: its tasks, and then its driver."""
-        phases = StreamPhases(self._brokers, OPTIONS, QUERY, self._name)  # type: ignore[arg-type]
+        phases = self._phases()
         written = []
         try:
             for task in range(self._tasks):
                 with self._workers.one() as ids:
                     if not phases.must_write(batch):
                         break
-                    name = ids.next_id("p-", QUERY, self._name, batch)
-                    one = self._brokers.open(name, batch, task)
-                    if phases.is_late(batch):
-                        self._brokers.step()
-                        self._brokers.states[one] = "aborted"
-                    else:
+                    one = self._attempt(phases, ids, batch, task)
+                    if one is not None:
                         written.append(one)
             if written:
                 phases.commit(batch, written)
@@ -232,3 +241,33 @@ class SteppedRun:
             if written:  # else the driver has heard of no task
                 phases.abort(batch, written)
             raise
+
+    def _attempt(
+        self, phases: StreamPhases, ids: TransactionalIds, batch: int, task: int
+    ) -> PreparedTransaction | None:
+        """Write a task's part; None if it came too late."""
+        one = self._brokers.open(ids.next_id("p-", QUERY, self._name, batch), batch, task)
+        if not phases.is_late(batch):
+            return one
+        self._brokers.step()
+        self._brokers.states[one] = "aborted"
+        return None
+
+
+class SecondAttempt(SteppedRun):
+    """A second attempt at the first task of batch 0, of which the driver never hears.
+
+    Spark's speculation starts such attempts.
+
+    Args:
+        name: the run's.
+    """
+
+    def __init__(self, brokers: Brokers, name: str, workers: Workers) -> None:
+        super().__init__(brokers, name, until=1, tasks=1, workers=workers)
+
+    def _work(self) -> None:
+        phases = self._phases()
+        with self._workers.one() as ids:
+            if phases.must_write(0):
+                self._attempt(phases, ids, 0, 0)

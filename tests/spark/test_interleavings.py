@@ -1,4 +1,4 @@
-"""Two runs of a query whose steps alternate in every way, and die at every step.
+"""Two runs of a query whose steps alternate, and die at every step; second attempts at tasks.
 
 The steps are those of the sink and of `BatchSink`. A third run finishes the query at the end.
 """
@@ -18,6 +18,7 @@ from tests.spark.stepped_runs import (
     ENDLESS,
     Brokers,
     Killed,
+    SecondAttempt,
     SteppedRun,
     Workers,
     use_stepped_parts,
@@ -61,9 +62,16 @@ def play(first: int, second: int, ends: list[int], batches: int, tasks: int, sha
         run.give(steps)
     for n in ends:
         runs[n].give(ENDLESS)
+    finish(brokers, runs, batches, tasks, workers[2])
+
+
+def finish(
+    brokers: Brokers, runs: list[SteppedRun], batches: int, tasks: int, workers: Workers
+) -> None:
+    """Kill these runs, finish the query with a last one, and check what readers see."""
     for run in runs:
         run.kill()
-    last = SteppedRun(brokers, "last", batches + 1, tasks, workers[2])
+    last = SteppedRun(brokers, "last", batches + 1, tasks, workers)
     last.give()
     assert last.fault is None, last.fault
     assert all(run.fault is None or isinstance(run.fault, EXPECTED) for run in runs), [
@@ -93,3 +101,43 @@ def test_each_batch_is_visible_once(
             raise AssertionError(
                 f"first run {first} steps, second run {second}: {fault}"
             ) from fault
+
+
+def play_in_turns(steps: tuple[int, ...]) -> None:
+    """Let two runs make these numbers of steps in turns, and then both go on to their end."""
+    brokers = Brokers()
+    workers = Workers("")
+    runs = [SteppedRun(brokers, f"run-{n}", 1, 1, workers) for n in range(2)]
+    for turn, count in enumerate(steps):
+        runs[turn % 2].give(count)
+    runs[len(steps) % 2].give()
+    runs[1 - len(steps) % 2].give()
+    finish(brokers, runs, 1, 1, workers)
+
+
+@pytest.mark.parametrize(
+    "turns", [pytest.param(3, id="three"), pytest.param(4, id="four", marks=pytest.mark.long)]
+)
+def test_each_batch_is_visible_once_when_a_replaced_driver_goes_on(
+    monkeypatch: pytest.MonkeyPatch, turns: int
+) -> None:
+    use_stepped_parts(monkeypatch)
+    most = steps_alone(1, 1)
+    first = range(most // 2, most + 1)  # from where its driver is about to begin
+    for steps in itertools.product(first, *[range(1, most + 1)] * (turns - 1)):
+        try:
+            play_in_turns(steps)
+        except AssertionError as fault:
+            raise AssertionError(f"steps in turns {steps}: {fault}") from fault
+
+
+def test_second_attempt_at_a_task_never_stops_its_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    use_stepped_parts(monkeypatch)
+    for first, second in schedules(steps_alone(1, 1)):
+        brokers, workers = Brokers(), Workers("")
+        run = SteppedRun(brokers, "run", 1, 1, workers)
+        attempt = SecondAttempt(brokers, "run", workers)
+        for one, steps in ((attempt, first), (run, second), (attempt, ENDLESS), (run, ENDLESS)):
+            one.give(steps)
+        assert run.fault is None, f"attempt {first} steps, run {second}: {run.fault!r}"
+        finish(brokers, [run, attempt], 1, 1, workers)
