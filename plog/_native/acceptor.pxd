@@ -11,7 +11,7 @@ cdef enum:
 cdef enum:
     DOOR_ADMITTED = 1
     DOOR_REFUSED = 2    # accepted and closed at once: `reason` says why
-    DOOR_NOBODY = 3     # nobody waits
+    DOOR_EMPTY = 3      # no client waits
     DOOR_EXHAUSTED = 4  # no descriptor or memory: try again later, do not spin
 
 # How many connections one address has; a chain per bucket.

@@ -273,7 +273,7 @@ cdef int door_admit(Door* door, int listening_fd, int listener_id, Guest* guest)
             door.spare_fd = c_open(b"/dev/null", O_RDONLY | O_CLOEXEC)
         if lacks_descriptor(error) or error == ENOBUFS or error == ENOMEM:
             return DOOR_EXHAUSTED
-        return DOOR_NOBODY
+        return DOOR_EMPTY
     atomic_add(&door.accepted, 1)
     describe(&name, guest)
     if out_of_descriptors:

@@ -17,6 +17,8 @@ from plog._native.files cimport calls
 from plog._native.locks cimport add as atomic_add
 from plog._native.reactor_types cimport (
     MOST_FREE_BUFFERS, PREFIX_BYTES, REASON_BYTES, Budget, Connection, HeldBuffer, Link, Piece, Scratch, Transport)
+from plog._native.request_line cimport line_count
+from plog._native.request_stages cimport GATHERED
 from plog._native.wire cimport be32
 
 cdef extern from "<sys/socket.h>" nogil:
@@ -154,7 +156,7 @@ cdef void part_with(
         Connection* c, Scratch* scratch, uint8_t* data, int64_t capacity, bint borrowed, Budget* budget) noexcept nogil:
     """A buffer that the connection does not use any more."""
     cdef HeldBuffer* held
-    if c.gathered == 0:
+    if line_count(&c.line, GATHERED) == 0:
         give_back(scratch, data, capacity, borrowed, budget)
         return
     held = &scratch.held[scratch.held_count]
@@ -396,7 +398,7 @@ cdef int settle(Connection* c, Scratch* scratch, Budget* budget) noexcept nogil:
     if not c.borrowed:
         return 0
     needed = bytes_needed(c)
-    if rest < needed <= c.capacity - c.start and MOST_SPACIOUS * rest >= c.capacity and c.gathered == 0:
+    if rest < needed <= c.capacity - c.start and MOST_SPACIOUS * rest >= c.capacity and line_count(&c.line, GATHERED) == 0:
         c.borrowed = False
         atomic_add(&budget.buffer_bytes, c.capacity)
         return 0

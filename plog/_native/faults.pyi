@@ -26,6 +26,9 @@ def inject(faults: list[Fault]) -> None:
 def shift_clock(ms: int) -> None:
     """Let now_ms run ahead (or behind) by `ms` from now on."""
 
+def set_transition(stage: int, event: int, after: int) -> int:
+    """Change the stage after an event in the table of requests (0: none); return the one before."""
+
 def record_durability(journal_path: str) -> None:
     """Write down, in a file that survives kill -9, which bytes of which files have been synced.
 

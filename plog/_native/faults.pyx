@@ -7,7 +7,7 @@ call. Nothing in plog imports this kernel.
 
 from cpython.bytes cimport PyBytes_AS_STRING
 from libc.errno cimport EIO, errno
-from libc.stdint cimport int64_t
+from libc.stdint cimport int64_t, uint8_t
 from libc.stdio cimport snprintf
 from libc.string cimport memcpy, strlen, strncmp
 from posix.types cimport off_t
@@ -17,6 +17,7 @@ import os
 from plog._native.files cimport FileCalls, iovec, system_calls, use_calls
 from plog._native.locks cimport (
     load, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_t, pthread_mutex_unlock, store)
+from plog._native.request_stages cimport table
 
 cdef extern from "<unistd.h>" nogil:
     ssize_t c_write "write"(int fd, const void* data, size_t size)
@@ -373,6 +374,16 @@ def shift_clock(int64_t ms):
     """Let now_ms run ahead of the system's clock (or behind it) by `ms` from now on."""
     store(&_clock_shift_ms, ms)
     choose_table()
+
+
+def set_transition(int stage, int event, int after):
+    """Change the stage that follows an event in the table of requests (0: none); return what it was.
+
+    The table is the whole process's.
+    """
+    cdef int before = table[stage][event]
+    table[stage][event] = <uint8_t>after
+    return before
 
 
 def record_durability(journal_path):

@@ -1,5 +1,5 @@
 # A Fetch request on the fast path: what it asks for, and what it came to.
-from libc.stdint cimport int32_t, int64_t
+from libc.stdint cimport int32_t, int64_t, uint8_t
 
 from plog._native.aborted_list cimport AbortedWalk
 from plog._native.fetch_sessions cimport PartitionName, Session, SessionPart, Wanted
@@ -7,6 +7,7 @@ from plog._native.log_read cimport ReadResult
 from plog._native.part_list cimport PartList
 from plog._native.partition cimport Waiter
 from plog._native.request cimport RequestHead
+from plog._native.request_stages cimport Progress
 from plog._native.served cimport Served
 from plog._native.work_queue cimport WorkQueue
 
@@ -31,6 +32,7 @@ cdef enum FetchOutcome:
 
 # One partition that is read.
 ctypedef struct FetchPart:
+    uint8_t stage                # first, as in every part
     Served* served               # a pin
     SessionPart* remembered      # of the session; to be used while that is held
     bint told                    # it stands in the answer,
@@ -46,6 +48,7 @@ ctypedef struct FetchPart:
     Waiter waiter
 
 ctypedef struct FetchCall:
+    Progress* progress           # the request's
     RequestHead head
     int32_t max_wait_ms
     int64_t min_bytes

@@ -25,6 +25,7 @@ from plog._native.locks cimport load, load_ordered
 from plog._native.log_read cimport READ_FAILED, READ_FOUND, READ_NOTHING, ReadResult, partition_read, read_end_offset
 from plog._native.part_list cimport part_add, parts_release
 from plog._native.partition cimport Partition, partition_has_aborted, partition_pin_aborted
+from plog._native.request_stages cimport WAS_READ, part_advance, progress_add
 from plog._native.segment_files cimport segment_read_through, segment_release
 from plog._native.served cimport Served, served_find, served_find_by_id, served_release, served_retain
 
@@ -101,6 +102,7 @@ cdef FetchOutcome take_part(FetchCall* call, Served* served, const Wanted* wante
     if part == NULL:
         served_release(served)
         return FETCH_UNUSUAL_FORM
+    progress_add(call.progress, &part.stage, call.parts.count == 1)
     part.served = served
     part.offset = wanted.offset
     part.max_bytes = wanted.max_bytes
@@ -300,6 +302,7 @@ cdef FetchOutcome fetch_read(FetchCall* call, bint may_wait) noexcept nogil:
             return FETCH_BESIDE
         elif part.read.status != READ_NOTHING:
             return FETCH_UNUSUAL_READ
+        part_advance(call.progress, &part.stage, WAS_READ)
     return FETCH_ANSWERED if found_bytes >= call.min_bytes else FETCH_WAITS
 
 

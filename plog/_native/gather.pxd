@@ -1,14 +1,11 @@
 # The Produces that a reactor has read in one round, written together: one write for each partition.
-from libc.stdint cimport int64_t, uint8_t
+from libc.stdint cimport int64_t
 
-from plog._native.produce_path cimport ProduceCall
-from plog._native.reactor_types cimport Connection, Gather, Parked
+from plog._native.reactor_types cimport Gather, Request
 
-# Take a request in, as far as it goes; what is in `call` changes places with what was used before. If it did not go
-# in whole (see call.appended), or nothing more does, `is_full` is set.
-cdef void gather_add(
-    Gather* gather, Connection* c, ProduceCall* call, uint8_t* frame, int64_t size, Parked* parked,
-    int64_t now_ms) noexcept nogil
+# Take a request in, as far as it goes. If it did not go in whole (see `appended`), or nothing more does, `is_full` is
+# set.
+cdef void gather_add(Gather* gather, Request* request, int64_t now_ms) noexcept nogil
 # Whether who was read first, and who else writes to these partitions, has waited for long enough.
 cdef bint gather_is_due(const Gather* gather) noexcept nogil
 # Write every partition's batches, and let go of the partitions. The requests stay, for `produce_conclude`. What a disk

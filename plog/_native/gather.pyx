@@ -5,16 +5,17 @@ is held by its write lock, so its offsets are known before it is written; who ho
 other, as reactors could then wait for each other. Nothing is answered before it is written.
 """
 
-from libc.stdint cimport int64_t, uint8_t
+from libc.stdint cimport int64_t
 
 from plog._native.files cimport calls
 from plog._native.log_append cimport (
     APPEND_DONE, APPEND_DUPLICATE, GROUP_TRIES, GROUP_WAITS, AppendGroup, group_abandon, group_add, group_close,
     group_open, group_release, group_write)
 from plog._native.partition cimport Partition
-from plog._native.produce_path cimport (
-    ProduceCall, ProducePart, produce_clear, produce_part, produce_release)
-from plog._native.reactor_types cimport MOST_GATHERED, MOST_GROUPS, Connection, Gather, Gathered, Parked, PartitionWrite
+from plog._native.produce_path cimport ProduceCall, ProducePart, produce_part
+from plog._native.reactor_types cimport MOST_GATHERED, MOST_GROUPS, Gather, PartitionWrite, Request
+from plog._native.request_line cimport parts_advance
+from plog._native.request_stages cimport TAKEN_IN
 from plog._native.served cimport Served
 from plog._native.topic_traffic cimport traffic_received
 from plog._native.work_queue cimport work_note_time, work_patience_us
@@ -23,8 +24,6 @@ cdef enum:
     # More gains nothing, and would keep who was read first, and who else writes to these partitions, waiting.
     ENOUGH_BYTES = 4 * 1024 * 1024
     LONGEST_US = 2000
-    # What a slot keeps for its next request.
-    MOST_KEPT_PARTS = 256
 
 
 cdef AppendGroup* group_of(Gather* gather, const Served* served) noexcept nogil:
@@ -49,11 +48,8 @@ cdef AppendGroup* group_of(Gather* gather, const Served* served) noexcept nogil:
     return &write.group
 
 
-cdef void gather_add(
-        Gather* gather, Connection* c, ProduceCall* call, uint8_t* frame, int64_t size, Parked* parked,
-        int64_t now_ms) noexcept nogil:
-    cdef Gathered* added = &gather.requests[gather.request_count]
-    cdef ProduceCall used_before = added.call
+cdef void gather_add(Gather* gather, Request* request, int64_t now_ms) noexcept nogil:
+    cdef ProduceCall* call = &request.produce
     cdef ProducePart* part
     cdef int64_t number
     for number in range(call.parts.count):
@@ -66,17 +62,12 @@ cdef void gather_add(
             break
         gather.bytes += part.size
         call.appended += 1
-    added.connection = c
-    added.call = call[0]
-    added.frame = frame
-    added.size = size
-    added.parked = parked
-    call[0] = used_before
-    c.gathered += 1
+    parts_advance(request, TAKEN_IN)  # also those that it did not go in with: they are written behind the group
+    gather.requests[gather.request_count] = request
     gather.request_count += 1
     gather.is_full = (
         gather.request_count == MOST_GATHERED or gather.bytes >= ENOUGH_BYTES or gather_is_due(gather)
-        or added.call.appended < added.call.parts.count)
+        or call.appended < call.parts.count)
 
 
 cdef bint gather_is_due(const Gather* gather) noexcept nogil:
@@ -104,19 +95,11 @@ cdef void gather_write(Gather* gather) noexcept nogil:
 
 
 cdef void gather_clear(Gather* gather) noexcept nogil:
-    cdef int64_t number
-    for number in range(gather.request_count):
-        produce_clear(&gather.requests[number].call)
-        if gather.requests[number].call.parts.capacity > MOST_KEPT_PARTS:
-            produce_release(&gather.requests[number].call)
     gather.request_count = gather.bytes = 0
     gather.is_full = False
 
 
 cdef void gather_release(Gather* gather) noexcept nogil:
     cdef int64_t number
-    gather_clear(gather)
-    for number in range(MOST_GATHERED):
-        produce_release(&gather.requests[number].call)
     for number in range(MOST_GROUPS):
         group_release(&gather.writes[number].group)

@@ -18,14 +18,14 @@ from plog._native.locks cimport (
     CACHE_LINE_BYTES, add, load, pthread_mutex_lock, pthread_mutex_trylock, pthread_mutex_unlock, store)
 from plog._native.part_list cimport part_add, parts_release
 from plog._native.partition cimport (
-    EndingTransaction, active_of, partition_changed, partition_end_leave, partition_go_offline, partition_use_leave,
+    EndingTransaction, partition_changed, partition_end_leave, partition_go_offline, partition_use_leave,
     settle)
 from plog._native.producers cimport (
     BEGINNING, NO_TRANSACTION, ORDINARY, REPEATED, Judgement, ProducerBatch, ProducerTable, producers_assign,
     producers_find, producers_first_open, producers_judge, producers_note, producers_obtain,
     producers_remove, producers_set_transaction)
 from plog._native.segment_append cimport SegmentBatch, segment_publish, segment_write
-from plog._native.segment_files cimport SegmentFiles
+from plog._native.segment_files cimport SegmentFiles, active_of
 from plog._native.wire cimport be16, be32, be64, put_int32, put_int64
 
 cdef enum:

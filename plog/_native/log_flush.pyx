@@ -1,23 +1,26 @@
-"""What of a partition is durable.
+"""The durable part of a partition, and group commit: requests that come during a flush share the next one.
 
 Owns the durable end, the order of syncs behind it and its slot in the log directory's
-`durable-ends`, which proves it to a restart. Never decides when to flush or where to cut.
+`durable-ends`, which proves it to a restart. Owns the queue of each log directory for reactors. Never
+decides where to cut, nor the meaning of a failed flush: that is returned to Python, whose thread flushes.
 """
 
 from libc.errno cimport EINTR, EIO, ENOMEM, ESHUTDOWN
 from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy
 from posix.unistd cimport close
 
 from plog._native.crc32c cimport crc32c_update
 from plog._native.files cimport calls, lacks_descriptor, write_all
 from plog._native.histogram cimport Histogram, Times, times_note
-from plog._native.locks cimport add, load, pthread_mutex_lock, pthread_mutex_unlock, store
+from plog._native.letter_queue cimport queue_destroy, queue_init, queue_put, queue_stop, queue_take_all
+from plog._native.locks cimport add, exchange, load, pthread_mutex_lock, pthread_mutex_unlock, store
 from plog._native.partition cimport (
-    PUBLISH_CLOSED, PUBLISH_DONE, PUBLISH_FAILED, PUBLISH_MISFIT, SLOT_KEY_BYTES, active_of, list_release,
-    note_producers, partition_changed, partition_go_offline, settle, swap_producers)
+    PUBLISH_CLOSED, PUBLISH_DONE, PUBLISH_FAILED, PUBLISH_MISFIT, SLOT_KEY_BYTES, CommitAsked, note_producers,
+    partition_changed, partition_go_offline, partition_release, partition_retain, settle, swap_producers)
 from plog._native.producers cimport producers_free
-from plog._native.segment_files cimport SegmentFiles
+from plog._native.segment_files cimport SegmentFiles, active_of, list_release
 from plog._native.wire cimport put_int32, put_int64
 
 cdef enum:
@@ -229,7 +232,7 @@ cdef PublishStatus partition_truncate(
         pthread_mutex_lock(&partition.lock)
         unused = partition.segments
         partition.segments = fresh
-        # First, so that who sees offsets of after it sees it too.
+        # First, so that a reader that sees later offsets sees it too.
         add(&partition.truncations, 1)
         # With the end, or the last stable offset would pass a transaction whose marker has been cut off.
         if producers != NULL:
@@ -250,3 +253,90 @@ def flush_times():
     cdef Histogram found = Histogram()
     found.add(&durations)
     return found
+
+
+# --- group commit ---------------------------------------------------------------------------------
+
+cdef void commit_retain(CommitQueue* queue) noexcept nogil:
+    add(&queue.references, 1)
+
+
+cdef void commit_release(CommitQueue* queue) noexcept nogil:
+    cdef Partition* left
+    if queue == NULL or add(&queue.references, -1) > 0:
+        return
+    queue_stop(&queue.asked)
+    left = next_asked(queue)
+    while left != NULL:  # a flush has failed, and its thread has left the others
+        partition_release(left)
+        left = next_asked(queue)
+    queue_destroy(&queue.asked)
+    free(queue)
+
+
+cdef bint commit_ask(CommitQueue* queue, Partition* partition) noexcept nogil:
+    cdef CommitAsked* asked = &partition.commit_asked
+    if exchange(&asked.waits, 1) == 1:
+        return True  # its flush has yet to begin
+    asked.partition = partition
+    partition_retain(partition)
+    if queue_put(&queue.asked, &asked.letter):
+        return True
+    exchange(&asked.waits, 0)
+    partition_release(partition)
+    return False
+
+
+cdef void begin_flushes(Letter* first) noexcept nogil:
+    """Have the disk write all of them at once, rather than each when its flush waits."""
+    cdef Letter* letter = first.next  # the first one's flush is next
+    while letter != NULL:
+        partition_begin_flush((<CommitAsked*>letter).partition)
+        letter = letter.next
+
+
+cdef Partition* next_asked(CommitQueue* queue) noexcept nogil:
+    """Wait for a partition to flush; NULL: the queue is stopped, and empty."""
+    cdef CommitAsked* asked
+    cdef Partition* partition
+    if queue.taken == NULL:
+        queue.taken = queue_take_all(&queue.asked)
+        if queue.taken == NULL:
+            return NULL
+        begin_flushes(queue.taken)
+    asked = <CommitAsked*>queue.taken
+    queue.taken = asked.letter.next
+    partition = asked.partition
+    # A request from here on may be about records that were appended after the flush has read the end.
+    exchange(&asked.waits, 0)
+    return partition
+
+
+cdef class CommitThread:
+    def __cinit__(self):
+        self.queue = <CommitQueue*>calloc(1, sizeof(CommitQueue))
+        if self.queue == NULL:
+            raise MemoryError
+        self.queue.references = 1
+        queue_init(&self.queue.asked)
+
+    def __dealloc__(self):
+        commit_release(self.queue)
+
+    def run(self):
+        cdef Partition* asked
+        cdef int64_t durable_end = 0
+        cdef int64_t number = -1
+        cdef int failed = 0
+        with nogil:
+            while not failed:
+                asked = next_asked(self.queue)
+                if asked == NULL:
+                    break
+                failed = partition_flush(asked, &durable_end)
+                number = load(&asked.listener_number)
+                partition_release(asked)
+        return (number, -failed) if failed else None
+
+    def stop(self):
+        queue_stop(&self.queue.asked)

@@ -7,8 +7,7 @@ Reads no records, and leaves the pinned bytes where they are.
 from libc.stdint cimport int64_t
 
 from plog._native.locks cimport add, load, pthread_mutex_lock, pthread_mutex_unlock
-from plog._native.partition cimport SegmentList, active_of, list_release
-from plog._native.segment_files cimport SegmentFiles, segment_retain
+from plog._native.segment_files cimport SegmentFiles, SegmentList, active_of, list_release, segment_retain
 from plog._native.segment_walk cimport (
     WALK_CORRUPT, WALK_FOUND, WALK_PAST_END, BatchPlace, Window, segment_check_order, segment_find,
     segment_find_upper, segment_offset_behind, segment_offset_past)

@@ -91,7 +91,7 @@ cdef void feed_small(Loop* loop) noexcept nogil:
 
 
 cdef bint stands_still(Loop* loop, Connection* c) noexcept nogil:
-    if c.buffer == NULL or c.handed_over or c.parked != NULL or c.came_on_us + PATIENCE_US > loop.now_us:
+    if c.buffer == NULL or c.line.first != NULL or c.came_on_us + PATIENCE_US > loop.now_us:
         return False
     # Read or not: one that waits for memory cannot be blamed for that, but its client for sending hardly anything.
     return c.slow_bytes + bytes_in_socket(c) < COMES_ON_BYTES and not holds_whole_frame(c)

@@ -11,17 +11,10 @@ from plog._native.leaves cimport Leaves, Writer
 from plog._native.locks cimport load_pointer, pthread_mutex_t
 from plog._native.mailbox cimport Letter
 from plog._native.producers cimport Producer, ProducerTable
-from plog._native.segment_files cimport SegmentFiles
+from plog._native.segment_files cimport SegmentList
 
 cdef enum:
     SLOT_KEY_BYTES = 20
-
-# An immutable list of segments; each list pins its segments, each reader the list.
-ctypedef struct SegmentList:
-    int64_t references
-    int64_t count
-    int64_t size_before_active
-    SegmentFiles** segments      # ascending, the last is active
 
 # A transaction whose marker is written, but not yet below the high watermark.
 ctypedef struct EndingTransaction:
@@ -119,12 +112,6 @@ cdef enum PublishStatus:
     PUBLISH_CLOSED = 1
     PUBLISH_MISFIT = 2           # the segments end elsewhere than the log
     PUBLISH_FAILED = 3           # the slot could not be written
-
-# One pin; NULL when memory is out. `count` places, not yet filled.
-cdef SegmentList* list_new(int64_t count) noexcept nogil
-cdef void list_release(SegmentList* segments) noexcept nogil
-cdef inline SegmentFiles* active_of(const SegmentList* segments) noexcept nogil:
-    return segments.segments[segments.count - 1]
 
 # Without segments and offsets, which the maker fills in before anyone else sees it, and then calls settle.
 cdef Partition* partition_new(const char* directory) noexcept nogil

@@ -24,29 +24,7 @@ from plog._native.locks cimport (
 from plog._native.producers cimport (
     producers_assign, producers_find, producers_first_open, producers_free, producers_init, producers_obtain,
     producers_remove)
-from plog._native.segment_files cimport segment_release
-
-# --- segment lists --------------------------------------------------------------------------------
-
-cdef SegmentList* list_new(int64_t count) noexcept nogil:
-    cdef SegmentList* made = <SegmentList*>malloc(
-        sizeof(SegmentList) + count * sizeof(SegmentFiles*))
-    if made != NULL:
-        made.references = 1
-        made.count = count
-        made.size_before_active = 0
-        made.segments = <SegmentFiles**>(made + 1)
-    return made
-
-
-cdef void list_release(SegmentList* segments) noexcept nogil:
-    cdef int64_t number
-    if segments == NULL or add(&segments.references, -1) > 0:
-        return
-    for number in range(segments.count):
-        segment_release(segments.segments[number])
-    free(segments)
-
+from plog._native.segment_files cimport active_of, list_release
 
 # --- the partition's life -------------------------------------------------------------------------
 

@@ -28,8 +28,8 @@ from plog._native.log_read cimport (
 from plog._native.partition cimport (
     ACK_NOT_LEADER as _ACK_NOT_LEADER, ACK_OFFLINE as _ACK_OFFLINE, ACK_SAFE as _ACK_SAFE,
     ACK_TOO_FEW_IN_SYNC as _ACK_TOO_FEW_IN_SYNC, ACK_WAITS as _ACK_WAITS, AckStatus, AppendPlace,
-    PUBLISH_CLOSED, PUBLISH_DONE, PUBLISH_MISFIT, SLOT_KEY_BYTES, Partition, PublishStatus, SegmentList,
-    active_of, list_new, partition_ack_status, partition_advance_high_watermark, partition_changed, partition_close,
+    PUBLISH_CLOSED, PUBLISH_DONE, PUBLISH_MISFIT, SLOT_KEY_BYTES, Partition, PublishStatus,
+    partition_ack_status, partition_advance_high_watermark, partition_changed, partition_close,
     partition_copy_producer, partition_copy_producers, partition_end_leave, partition_give_leave,
     partition_go_offline, partition_load_producers, partition_new, partition_put_producer, partition_release, partition_remove_producer,
     partition_replace_segments, partition_set_aborted, partition_set_in_sync, partition_set_leader, partition_set_limits,
@@ -38,7 +38,7 @@ from plog._native.producers cimport (
     Producer, ProducerTable, producer_entry, producers_assign, producers_free, producers_init,
     producers_obtain, read_producer_entry)
 from plog._native.segment cimport FileRange, Segment, new_file_range
-from plog._native.segment_files cimport segment_retain
+from plog._native.segment_files cimport SegmentList, active_of, list_new, segment_retain
 
 from plog.errors import CorruptRecord, KafkaStorageError
 

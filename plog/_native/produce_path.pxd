@@ -6,6 +6,7 @@ from plog._native.log_append cimport AppendGroup, AppendResult
 from plog._native.part_list cimport PartList
 from plog._native.partition cimport Waiter
 from plog._native.request cimport RequestHead
+from plog._native.request_stages cimport Progress
 from plog._native.served cimport Served, ServedTable
 from plog._native.work_queue cimport WorkQueue
 
@@ -14,6 +15,12 @@ cdef enum:
     PRODUCE_SINCE = 3            # below, old message sets
     PRODUCE_UNTIL = 12
     PRODUCE_FLEXIBLE_SINCE = 9
+
+# Which replicas a batch must be safe on.
+cdef enum:
+    ACKS_ALL = -1
+    ACKS_NONE = 0                # no response follows
+    ACKS_LEADER = 1
 
 # What became of a request.
 cdef enum ProduceOutcome:
@@ -27,9 +34,9 @@ cdef enum ProduceOutcome:
 
 # One partition of a request.
 ctypedef struct ProducePart:
-    Served* served               # a pin
+    uint8_t stage                # first, as in every part
     bint begins_topic
-    bint settled                 # what is below is the answer
+    Served* served               # a pin
     uint8_t* records             # in the frame; not looked at once appended
     int64_t size
     AppendGroup* group           # in which it is appended; NULL: alone
@@ -40,6 +47,7 @@ ctypedef struct ProducePart:
     Waiter waiter                # of whom waits for it
 
 ctypedef struct ProduceCall:
+    Progress* progress           # the request's
     RequestHead head
     int64_t size                 # in bytes, without its head
     int64_t expanded_bytes       # of its compressed batches that have been looked at

@@ -14,7 +14,7 @@ from libc.string cimport memset, strlen
 from plog._native.batch_fields cimport (
     AT_ATTRIBUTES, AT_BASE_OFFSET, ATTRIBUTE_CODEC, ATTRIBUTE_TRANSACTIONAL, BATCH_HEADER_BYTES,
     restamp_max_timestamp)
-from plog._native.commit_queue cimport commit_ask
+from plog._native.log_flush cimport commit_ask
 from plog._native.files cimport calls
 from plog._native.locks cimport load, load_ordered
 from plog._native.log_append cimport APPEND_DONE, APPEND_DUPLICATE, APPEND_WRITE_FAILED, partition_append
@@ -25,6 +25,9 @@ from plog._native.produce_rules cimport Accepted, Rules, is_acceptable, rules_at
 from plog._native.request cimport (
     is_ascii, length_size, put_length, put_string, read_bytes, read_length, read_no_tags, read_string,
     skip_client_id, string_size)
+from plog._native.request_stages cimport (
+    APPENDED, CHECKED, EXPIRED, FOUND_GOOD, GATHERED, IS_LOST, IS_SAFE, NOT_WRITTEN, ON_DISK, WROTE, Event, part_advance,
+    progress_add)
 from plog._native.served cimport served_find, served_name, served_release
 from plog._native.topic_traffic cimport traffic_received
 from plog._native.work_queue cimport WorkQueue, work_note_time
@@ -32,8 +35,6 @@ from plog._native.wire cimport (
     be16, put_int8, put_int16, put_int32, put_int64, read_int16, read_int32)
 
 cdef enum:
-    ACKS_ALL = -1
-    ACKS_LEADER = 1
     CODEC_ZSTD = 4
     ZSTD_SINCE = 7
     LOG_START_SINCE = 5
@@ -69,6 +70,7 @@ cdef void produce_clear(ProduceCall* call) noexcept nogil:
     for number in range(call.parts.count):
         served_release(produce_part(call, number).served)
     call.parts.count = call.appended = call.topics = 0
+    call.queue = NULL
 
 
 cdef void produce_release(ProduceCall* call) noexcept nogil:
@@ -130,6 +132,7 @@ cdef ProduceOutcome read_part(
     cdef int32_t index = 0
     cdef int32_t size = 0
     cdef ProducePart* part
+    cdef ProduceOutcome outcome
     p = read_int32(p, end, &index)
     if p != NULL:
         p = read_bytes(p, end, flexible, &records, &size)
@@ -141,6 +144,7 @@ cdef ProduceOutcome read_part(
     part = <ProducePart*>part_add(&call.parts, sizeof(ProducePart))
     if part == NULL:
         return PRODUCE_UNUSUAL_FORM
+    progress_add(call.progress, &part.stage, call.parts.count == 1)
     part.begins_topic = begins_topic
     part.records = <uint8_t*>records
     part.size = size
@@ -150,7 +154,10 @@ cdef ProduceOutcome read_part(
         return PRODUCE_UNUSUAL_PARTITION
     if in_reactor and load(&part.served.disk.slow) > 0:
         return leave_to(part.served.disk, call)
-    return check_batch(table, call, part, now_ms, in_reactor)
+    outcome = check_batch(table, call, part, now_ms, in_reactor)
+    if outcome == PRODUCE_ANSWERED:
+        part_advance(call.progress, &part.stage, FOUND_GOOD)
+    return outcome
 
 
 cdef ProduceOutcome produce_check(
@@ -200,7 +207,11 @@ cdef ProduceOutcome produce_check(
                 return PRODUCE_UNUSUAL_FORM
     if flexible:
         p = read_no_tags(p, end)
-    return PRODUCE_ANSWERED if p == end else PRODUCE_UNUSUAL_FORM
+    if p != end:
+        return PRODUCE_UNUSUAL_FORM
+    if call.parts.count == 0:
+        part_advance(call.progress, &call.progress.whole, FOUND_GOOD)
+    return PRODUCE_ANSWERED
 
 
 cdef WorkQueue* produce_slow_disk(const ProduceCall* call) noexcept nogil:
@@ -226,32 +237,45 @@ cdef bint groups_are_written(ProduceCall* call) noexcept nogil:
             put_int64(part.records + AT_BASE_OFFSET, 0)
             part.result.status = APPEND_WRITE_FAILED
             all_are = False
-        after_append(part)
+        after_append(call, part)
     return all_are
 
 
-cdef void after_append(ProducePart* part) noexcept nogil:
+cdef void after_append(ProduceCall* call, ProducePart* part) noexcept nogil:
     cdef Partition* partition = part.served.partition
+    part_advance(call.progress, &part.stage, NOT_WRITTEN if part.result.status == APPEND_WRITE_FAILED else WROTE)
     part.changes = load(&partition.changes)
     if load(&partition.log_end_offset) - load(&partition.durable_end) >= part.served.flush_messages:
         commit_ask(part.served.commits, partition)
 
 
-cdef bint append_alone(ProducePart* part, const Writer* writer, int64_t now_ms) noexcept nogil:
+cdef bint append_alone(ProduceCall* call, ProducePart* part, int64_t now_ms) noexcept nogil:
     cdef Partition* partition = part.served.partition
     cdef int64_t begun_us = calls().monotonic_us()
-    partition_append(partition, part.records, part.size, now_ms, NULL, writer, &part.result)
+    partition_append(partition, part.records, part.size, now_ms, NULL, &call.writer, &part.result)
     # Want of room is found before anything is written, and says nothing of the disk.
     if part.result.status == APPEND_DONE or (
             part.result.status == APPEND_WRITE_FAILED and part.result.error != ENOSPC):
         work_note_time(part.served.disk, calls().monotonic_us() - begun_us)
     if part.result.status != APPEND_DONE and part.result.status != APPEND_DUPLICATE:
         put_int64(part.records + AT_BASE_OFFSET, 0)
+        part_advance(call.progress, &part.stage, NOT_WRITTEN)
         return False
     if part.result.status == APPEND_DONE:  # those of groups are counted together
         traffic_received(part.served.traffic, part.result.last_offset - part.result.base_offset + 1, part.size)
-    after_append(part)
+    after_append(call, part)
     return True
+
+
+cdef ProduceOutcome leave_rest(ProduceCall* call) noexcept nogil:
+    """Python appends the other partitions, or refuses them."""
+    cdef ProducePart* part
+    cdef int64_t number
+    for number in range(call.parts.count):
+        part = produce_part(call, number)
+        if part.stage == CHECKED or part.stage == GATHERED or part.stage == ON_DISK:
+            part_advance(call.progress, &part.stage, NOT_WRITTEN)
+    return PRODUCE_UNUSUAL_APPEND
 
 
 cdef ProduceOutcome produce_conclude(
@@ -259,27 +283,26 @@ cdef ProduceOutcome produce_conclude(
     cdef ProducePart* part
     cdef int64_t number
     if not groups_are_written(call):
-        return PRODUCE_UNUSUAL_APPEND
+        return leave_rest(call)
     while call.appended < call.parts.count:
         part = produce_part(call, call.appended)
         # A disk that has just become slow keeps the reactor for one write, and not for all that the request has of it.
-        if not may_append or in_reactor and load(&part.served.disk.slow) > 0 or not append_alone(
-                part, &call.writer, now_ms):
-            return PRODUCE_UNUSUAL_APPEND
+        if not may_append or in_reactor and load(&part.served.disk.slow) > 0 or not append_alone(call, part, now_ms):
+            return leave_rest(call)
         call.appended += 1
-    if call.acks != ACKS_ALL or produce_is_settled(call):
+    if produce_is_settled(call):
         return PRODUCE_ANSWERED
     for number in range(call.parts.count):
         part = produce_part(call, number)
-        if part.served.flush_before_ack and not part.settled:
+        if part.served.flush_before_ack and part.stage == APPENDED:
             commit_ask(part.served.commits, part.served.partition)
     return PRODUCE_WAITS
 
 
 # --- acks=all -------------------------------------------------------------------------------------
 
-cdef void refuse(ProducePart* part, int16_t error, const char* message) noexcept nogil:
-    part.settled = True
+cdef void refuse(ProduceCall* call, ProducePart* part, Event event, int16_t error, const char* message) noexcept nogil:
+    part_advance(call.progress, &part.stage, event)
     part.error = error
     part.message = message
 
@@ -291,20 +314,22 @@ cdef bint produce_is_settled(ProduceCall* call) noexcept nogil:
     cdef int64_t number
     for number in range(call.parts.count):
         part = produce_part(call, number)
-        if part.settled:
+        if part.stage != APPENDED:
             continue
-        status = partition_ack_status(
-            part.served.partition, &part.result.place, part.result.last_offset, part.served.flush_before_ack)
+        status = ACK_SAFE
+        if call.acks == ACKS_ALL:
+            status = partition_ack_status(
+                part.served.partition, &part.result.place, part.result.last_offset, part.served.flush_before_ack)
         if status == ACK_WAITS:
             all_settled = False
         elif status == ACK_SAFE:
-            part.settled = True
+            part_advance(call.progress, &part.stage, IS_SAFE)
         elif status == ACK_NOT_LEADER:
-            refuse(part, ERROR_NOT_LEADER, NOT_LEADER)
+            refuse(call, part, IS_LOST, ERROR_NOT_LEADER, NOT_LEADER)
         elif status == ACK_OFFLINE:
-            refuse(part, ERROR_STORAGE, OFFLINE)
+            refuse(call, part, IS_LOST, ERROR_STORAGE, OFFLINE)
         else:
-            refuse(part, ERROR_TOO_FEW_IN_SYNC, TOO_FEW_IN_SYNC)
+            refuse(call, part, IS_LOST, ERROR_TOO_FEW_IN_SYNC, TOO_FEW_IN_SYNC)
     return all_settled
 
 
@@ -319,8 +344,8 @@ cdef bint produce_is_stale(const ProduceCall* call) noexcept nogil:
 cdef void produce_expire(ProduceCall* call) noexcept nogil:
     cdef int64_t number
     for number in range(call.parts.count):
-        if not produce_part(call, number).settled:
-            refuse(produce_part(call, number), ERROR_TIMED_OUT, TIMED_OUT)
+        if produce_part(call, number).stage == APPENDED:
+            refuse(call, produce_part(call, number), EXPIRED, ERROR_TIMED_OUT, TIMED_OUT)
 
 
 # --- the answer -----------------------------------------------------------------------------------

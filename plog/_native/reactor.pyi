@@ -58,6 +58,7 @@ class ReactorStats(NamedTuple):
     fetch_times: Histogram
     produce_responses: dict[int, int]  # by error code, of those answered without Python
     fetch_responses: int
+    broken: int  # connections closed because a request's table of stages lacks what happened
 
 class Reactor:
     """Accepts, cuts frames and sends answers; its threads never take the interpreter lock.

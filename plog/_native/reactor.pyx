@@ -2,7 +2,7 @@
 
 Owns every client connection from accept to close, and the memory of requests
 until Python lets go of it. Its threads never take the interpreter lock: what they
-do not answer themselves (`fast_turn`) lies in a mailbox for Python (`take`), whose
+do not answer themselves (`turn`) lies in a mailbox for Python (`take`), whose
 answers come back through the mailbox of the thread that owns the connection.
 So a connection is touched by one thread only and needs no lock.
 
@@ -196,6 +196,7 @@ class ReactorStats(NamedTuple):
     fetch_times: object
     produce_responses: dict
     fetch_responses: int
+    broken: int
 
 
 @cython.final
@@ -530,7 +531,7 @@ cdef class Reactor:
     def stats(self):
         cdef Shared* shared = &self.shared
         cdef int64_t closed = 0, requests = 0, responses = 0, bytes_in = 0, bytes_out = 0
-        cdef int64_t fast_requests = 0, waiting = 0, fetch_responses = 0
+        cdef int64_t waiting = 0, fetch_responses = 0, broken = 0
         cdef int64_t[RESPONSE_ERRORS] produce_responses
         cdef Histogram produce_times = Histogram(), fetch_times = Histogram()
         cdef int i
@@ -543,9 +544,9 @@ cdef class Reactor:
             responses += atomic_load(&shared.loops[i].responses)
             bytes_in += atomic_load(&shared.loops[i].bytes_in)
             bytes_out += atomic_load(&shared.loops[i].bytes_out)
-            fast_requests += atomic_load(&shared.loops[i].fast_requests)
             waiting += atomic_load(&shared.loops[i].waiting)
             fetch_responses += atomic_load(&shared.loops[i].fetch_responses)
+            broken += atomic_load(&shared.loops[i].broken)
             for code in range(RESPONSE_ERRORS):
                 produce_responses[code] += atomic_load(&shared.loops[i].produce_responses[code])
             produce_times.add(&shared.loops[i].produce_times)
@@ -564,11 +565,12 @@ cdef class Reactor:
             bytes_in=bytes_in,
             bytes_out=bytes_out,
             queued_bytes=atomic_load(&shared.budget.frame_bytes) + atomic_load(&shared.budget.buffer_bytes),
-            fast_requests=fast_requests,
+            fast_requests=requests - sum(handed_over.values()),
             handed_over=handed_over,
             waiting=waiting,
             produce_times=produce_times,
             fetch_times=fetch_times,
             produce_responses={code: n for code, n in enumerate(produce_responses) if n},
             fetch_responses=fetch_responses,
+            broken=broken,
         )

@@ -1,8 +1,7 @@
 """One thread of the reactor: waits, gives connections their turns, obeys, keeps time.
 
-Owns its connections, lists and timers. Never takes the interpreter lock: what
-Python should know lies in the mailbox of events after each round, and what
-Python wants comes through the loop's inbox. Loop 0 accepts for all.
+Owns its connections, lists and timers. Never takes the interpreter lock: after each round the mailbox
+of events holds the news for Python, and the loop's inbox the orders of Python.
 """
 
 from libc.errno cimport ENOMEM, errno
@@ -12,35 +11,30 @@ from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memset
 from posix.unistd cimport close
 
-from plog._native.acceptor cimport (
-    DOOR_EXHAUSTED, DOOR_NOBODY, DOOR_REFUSED, Guest, door_admit, door_leave,
-)
+from plog._native.closing cimport begin_close, finish_close, let_go
 from plog._native.connection cimport (
-    connection_new, free_pieces, holds_whole_frame, link_init, link_remove, queue_pieces, scratch_release)
-from plog._native.fast_turn cimport (
-    FAST_AFTER_WRITE, FAST_ANSWERED, FAST_NO_MEMORY, FAST_PASSED, FastOutcome, fast_discard, fast_done, fast_finish,
-    fast_look_again, fast_next_done,
-)
-from plog._native.fetch_call cimport FETCH_KEY
-from plog._native.fetch_path cimport fetch_init, fetch_release
+    free_pieces, holds_whole_frame, link_init, link_remove, queue_pieces, scratch_release)
+from plog._native.connections cimport adopt, count_up, discard, find, touch, watch
+from plog._native.fetch_turn cimport fetch_came_back
 from plog._native.files cimport calls
 from plog._native.gather cimport gather_release
+from plog._native.listeners cimport close_listeners, listen_on, welcome
 from plog._native.locks cimport exchange, load as atomic_load
-from plog._native.mailbox cimport (
-    Letter, mailbox_count, mailbox_open, mailbox_put, mailbox_release, mailbox_take)
+from plog._native.mailbox cimport Letter, mailbox_open, mailbox_release, mailbox_take
 from plog._native.memory_waits cimport (
     answers_beyond, feed_small, feed_starved, find_hoarder, find_stalled, wait_no_more,
 )
-from plog._native.notes cimport add_note, note_new, note_text, post_notes
-from plog._native.produce_path cimport produce_init, produce_release
+from plog._native.notes cimport post_notes
+from plog._native.produce_turn cimport produce_came_back
 from plog._native.reactor_types cimport (
-    ASK_ADOPT, ASK_CLOSE, ASK_FINISH, ASK_LISTEN, ASK_MUTE, ASK_RECHECK, EVENT_CLOSED, EVENT_OPENED, EVENT_REFUSED,
-    REASON_BYTES, SOURCE_CONNECTION, SOURCE_INBOX, SOURCE_LISTENER, Command, Connection, Frame, Link, Listener, Loop,
-    Note, Parked, Shared)
+    ASK_ADOPT, ASK_CLOSE, ASK_FINISH, ASK_LISTEN, ASK_MUTE, ASK_RECHECK, KIND_PRODUCE, NO_MEMORY, REASON_BYTES,
+    SOURCE_CONNECTION, SOURCE_INBOX, SOURCE_LISTENER, TICK_US, Command, Connection, Done, Link, Listener, Loop,
+    Request, Shared)
+from plog._native.request_line cimport line_has_appended, request_advance
+from plog._native.request_stages cimport ANSWERED, ASKED
+from plog._native.requests cimport request_count_memory, request_end, request_free, requests_release
 from plog._native.turn cimport (
-    begin_close, count_up, discard, enter, find, finish_close, hand_over_frame, keeps_its_client_waiting, let_go, on_event,
-    send_answers, serve, touch, watch, write_gathered,
-)
+    close_when_written, keeps_its_client_waiting, on_event, send_answers, serve, serve_waiting)
 
 cdef extern from "<sys/epoll.h>" nogil:
     ctypedef union epoll_data_t:
@@ -53,11 +47,7 @@ cdef extern from "<sys/epoll.h>" nogil:
     int epoll_wait(int epoll_fd, epoll_event* events, int most, int timeout_ms)
     enum:
         EPOLL_CLOEXEC
-        EPOLL_CTL_DEL
         EPOLLIN
-        EPOLLOUT
-        EPOLLRDHUP
-        EPOLLET
 
 cdef extern from "<signal.h>" nogil:
     ctypedef struct sigset_t:
@@ -70,96 +60,6 @@ cdef extern from "<signal.h>" nogil:
 cdef enum:
     MAX_EVENTS = 256
     SEND_BYTES = 1024 * 1024
-    ACCEPTS_PER_TURN = 64
-    # So many events not yet taken by Python: let further clients wait in the backlog.
-    NOTES_TO_STOP_ACCEPTING = 65536
-    TICK_US = 1000000
-
-
-# --- accepting ------------------------------------------------------------------------------------
-
-cdef void note_refusal(Loop* loop, Listener* listener, const Guest* guest) noexcept nogil:
-    """One note a second: a flood must not fill Python's mailbox. The count is in the statistics."""
-    cdef Note* note
-    cdef int64_t most = sizeof(guest.peer) + sizeof(guest.reason) + 4
-    if loop.now_us < loop.next_refusal_us:
-        return
-    loop.next_refusal_us = loop.now_us + TICK_US
-    note = note_new(EVENT_REFUSED, NULL, most)
-    if note != NULL:
-        note.listener_id = listener.id
-        # Peer and reason in one text, apart by a NUL; `size` is where the reason starts.
-        note.size = snprintf(note_text(note), most, "%s", guest.peer) + 1
-        snprintf(note_text(note) + note.size, most - note.size, "%s", guest.reason)
-        add_note(loop, note)
-
-
-cdef void park(Loop* loop, Listener* listener) noexcept nogil:
-    epoll_ctl(loop.epoll_fd, EPOLL_CTL_DEL, listener.fd, NULL)
-    listener.parked = True
-
-
-cdef void welcome(Loop* loop, Listener* listener) noexcept nogil:
-    cdef Shared* shared = loop.shared
-    cdef Guest guest
-    cdef Connection* c
-    cdef Command* command
-    cdef Loop* owner
-    cdef int outcome
-    cdef int64_t id
-    cdef int i
-    if mailbox_count(&shared.events) > NOTES_TO_STOP_ACCEPTING:
-        park(loop, listener)
-        return
-    for i in range(ACCEPTS_PER_TURN):
-        outcome = door_admit(&shared.door, listener.fd, listener.id, &guest)
-        if outcome == DOOR_NOBODY:
-            return
-        if outcome == DOOR_EXHAUSTED:
-            park(loop, listener)
-            return
-        if outcome == DOOR_REFUSED:
-            note_refusal(loop, listener, &guest)
-            continue
-        id = shared.next_id
-        shared.next_id += 1
-        c = connection_new(guest.fd, id, listener.id, guest.address)
-        if c == NULL:
-            close(guest.fd)
-            door_leave(&shared.door, listener.id, guest.address)
-            continue
-        c.may_be_fast = listener.may_be_fast
-        c.opened = note_new(EVENT_OPENED, c, sizeof(guest.peer))
-        c.closed = note_new(EVENT_CLOSED, c, REASON_BYTES)
-        command = <Command*>calloc(1, sizeof(Command))
-        if c.opened == NULL or c.closed == NULL or command == NULL:
-            free(command)
-            discard(shared, c)
-            continue
-        snprintf(note_text(c.opened), sizeof(guest.peer), "%s", guest.peer)
-        owner = &shared.loops[id % shared.threads]
-        if owner == loop:
-            free(command)
-            adopt(loop, c)
-            continue
-        command.ask = ASK_ADOPT
-        command.connection = c
-        if not mailbox_put(&owner.inbox, &command.letter, &command.letter, 1):
-            free(command)
-            discard(shared, c)
-
-
-cdef void listen_on(Loop* loop, Listener* listener) noexcept nogil:
-    listener.parked = not watch(loop, listener.fd, EPOLLIN, listener)
-
-
-cdef void close_listeners(Loop* loop) noexcept nogil:
-    cdef Listener* listener
-    while loop.listeners != NULL:
-        listener = loop.listeners
-        loop.listeners = listener.next
-        close(listener.fd)
-        free(listener)
 
 
 # --- what the inbox asks --------------------------------------------------------------------------
@@ -172,18 +72,6 @@ cdef void free_command(Shared* shared, Command* command) noexcept nogil:
         free(command.listener)
     free_pieces(command.first)
     free(command)
-
-
-cdef void adopt(Loop* loop, Connection* c) noexcept nogil:
-    c.kind = SOURCE_CONNECTION
-    c.writable = True
-    if not watch(loop, c.fd, EPOLLIN | EPOLLOUT | EPOLLRDHUP | <uint32_t>EPOLLET, c):
-        discard(loop.shared, c)
-        return
-    enter(loop, c)
-    touch(loop, c)
-    add_note(loop, c.opened)
-    c.opened = NULL
 
 
 cdef void obey(Loop* loop, Command* command) noexcept nogil:
@@ -204,17 +92,16 @@ cdef void obey(Loop* loop, Command* command) noexcept nogil:
     if command.ask == ASK_MUTE:
         c.muted_until_us = loop.now_us + 1000 * command.size
     elif command.ask == ASK_CLOSE:
-        begin_close(loop, c, command.reason)
-    elif c.handed_over:
-        c.handed_over = False
+        close_when_written(loop, c, command.reason)
+    elif c.line.first != NULL and c.line.first.stage == ASKED:
         touch(loop, c)
         if command.first != NULL:
             count_up(&loop.responses, 1)
             queue_pieces(c, command.first, command.last, command.size)
             command.first = NULL
-        if c.parked != NULL:
-            look_again(loop, c, False)  # Produces that came after it
-        go_on(loop, c)
+        request_advance(&c.line, c.line.first, ANSWERED)
+        request_end(c.line.first)
+        serve(loop, c)
 
 
 cdef void read_inbox(Loop* loop) noexcept nogil:
@@ -224,62 +111,39 @@ cdef void read_inbox(Loop* loop) noexcept nogil:
         command = <Command*>letter
         letter = letter.next
         if command.ask == ASK_RECHECK:
-            recheck(loop, <Parked*>command)
+            recheck(loop, <Request*>command)
         elif command.ask == ASK_FINISH:
-            finish(loop, <Parked*>command)
+            finish(loop, <Request*>command)
         else:
             obey(loop, command)
             free_command(loop.shared, command)
 
 
-cdef void recheck(Loop* loop, Parked* parked) noexcept nogil:
-    if parked.over:
-        fast_discard(parked)
+cdef void recheck(Loop* loop, Request* request) noexcept nogil:
+    """A partition has changed."""
+    if request.over:
+        request_free(request)
         return
     # From here on a change posts it anew. An exchange and no store, which the loads that follow would overtake:
     # a change between the two would find the letter posted, and be seen by nobody.
-    exchange(&parked.posted, 0)
-    look_again(loop, parked.connection, False)
+    exchange(&request.posted, 0)
+    serve_waiting(loop, request, False)
 
 
-cdef void look_again(Loop* loop, Connection* c, bint expired) noexcept nogil:
-    """At a request that waits."""
-    cdef Frame frame
-    cdef bint answered
-    frame.base = NULL
-    answered = fast_look_again(loop, c, expired, &frame)
-    if frame.base != NULL and not hand_over_frame(loop, c, &frame):
-        finish_close(loop, c, b"out of memory for a request")
-    elif answered:
-        touch(loop, c)
-        serve(loop, c)
-
-
-cdef void finish(Loop* loop, Parked* parked) noexcept nogil:
-    cdef Connection* c = parked.connection
-    if parked.over:
-        fast_discard(parked)
+cdef void finish(Loop* loop, Request* request) noexcept nogil:
+    """Another thread has worked on it."""
+    cdef Connection* c = request.connection
+    cdef Done done
+    if request.over:
+        request_free(request)
         return
-    fast_done(parked)
-    go_on(loop, c)
-
-
-cdef void go_on(Loop* loop, Connection* c) noexcept nogil:
-    """With what other threads have worked on, in the order in which it came; then serve it."""
-    cdef Parked* parked = fast_next_done(c)
-    cdef Frame frame
-    cdef FastOutcome outcome
-    while parked != NULL:
-        outcome = fast_finish(loop, parked, &frame)
-        if outcome == FAST_NO_MEMORY or (outcome == FAST_PASSED and not hand_over_frame(loop, c, &frame)):
-            finish_close(loop, c, b"out of memory for a request")
-            return
-        if outcome == FAST_AFTER_WRITE or loop.gather.is_full:
-            write_gathered(loop)
-        if outcome == FAST_ANSWERED:
-            touch(loop, c)
-        parked = fast_next_done(c)
-    serve(loop, c)
+    request.posted = 0
+    request_count_memory(request)
+    done = produce_came_back(request) if request.kind == KIND_PRODUCE else fetch_came_back(request)
+    if done == NO_MEMORY:
+        finish_close(loop, c, b"out of memory for a request")
+    else:
+        serve(loop, c)
 
 
 # --- a round --------------------------------------------------------------------------------------
@@ -296,13 +160,13 @@ cdef void serve_ready(Loop* loop) noexcept nogil:
             return
 
 
-cdef void expire_parked(Loop* loop) noexcept nogil:
+cdef void expire_waiting(Loop* loop) noexcept nogil:
     cdef Connection* c
     while loop.by_deadline.next != &loop.by_deadline:
         c = loop.by_deadline.next.owner
-        if c.parked.deadline_us > loop.now_us:
+        if c.line.first.deadline_us > loop.now_us:
             return
-        look_again(loop, c, True)
+        serve_waiting(loop, c.line.first, True)
 
 
 cdef void unmute(Loop* loop) noexcept nogil:
@@ -393,8 +257,8 @@ cdef bint wind_down(Loop* loop) noexcept nogil:
         link = link.next
         if overdue:
             finish_close(loop, c, b"the broker is stopping")
-        elif c.parked == NULL or c.unappended > 0 or c.parked.api_key == FETCH_KEY:
-            # Of a Produce that waits the records are appended, but for those: its client should hear of it.
+        elif not line_has_appended(&c.line):
+            # The client of a Produce that waits should hear that it is appended.
             begin_close(loop, c, b"the broker is stopping")
     return loop.connections == 0
 
@@ -410,7 +274,7 @@ cdef int patience_ms(Loop* loop) noexcept nogil:
     if loop.connections > 0 or loop.listeners != NULL and loop.listeners.parked:
         until = min(until, loop.next_tick_us)
     if loop.by_deadline.next != &loop.by_deadline:
-        until = min(until, loop.by_deadline.next.owner.parked.deadline_us)
+        until = min(until, loop.by_deadline.next.owner.line.first.deadline_us)
     if loop.winding_down:
         until = min(until, loop.shared.drain_until_us)
     if until == INT64_MAX:
@@ -460,7 +324,7 @@ cdef void loop_run(Loop* loop) noexcept nogil:
         if letters:
             read_inbox(loop)
         serve_ready(loop)
-        expire_parked(loop)
+        expire_waiting(loop)
         send_answers(loop)
         if loop.now_us >= loop.next_unmute_us:
             unmute(loop)
@@ -494,8 +358,6 @@ cdef int loop_open(Loop* loop, Shared* shared, int index) noexcept nogil:
     link_init(&loop.starved, NULL)
     link_init(&loop.starved_half, NULL)
     link_init(&loop.by_deadline, NULL)
-    produce_init(&loop.produce)
-    fetch_init(&loop.fetch)
     loop.next_unmute_us = INT64_MAX
     loop.tick_us = TICK_US
     if shared.idle_timeout_us > 0:
@@ -525,7 +387,7 @@ cdef void loop_discard_letters(Loop* loop) noexcept nogil:
         command = <Command*>letter
         letter = letter.next
         if command.ask == ASK_RECHECK or command.ask == ASK_FINISH:
-            fast_discard(<Parked*>command)
+            request_free(<Request*>command)
         else:
             free_command(loop.shared, command)
 
@@ -538,7 +400,6 @@ cdef void loop_release(Loop* loop) noexcept nogil:
     if loop.epoll_fd >= 0:
         close(loop.epoll_fd)
     gather_release(&loop.gather)
-    produce_release(&loop.produce)
-    fetch_release(&loop.fetch)
+    requests_release(loop)
     free(loop.buckets)
     scratch_release(&loop.scratch)

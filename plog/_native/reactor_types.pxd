@@ -7,7 +7,9 @@ from plog._native.fetch_sessions cimport SessionTable
 from plog._native.histogram cimport Times
 from plog._native.log_append cimport AppendGroup, AppendResult
 from plog._native.mailbox cimport Letter, Mailbox
+from plog._native.part_list cimport PartList
 from plog._native.produce_path cimport ProduceCall
+from plog._native.request_stages cimport STAGES, Progress
 from plog._native.served cimport ServedTable
 from plog._native.topic_traffic cimport Traffic
 from plog._native.work_queue cimport Task, WorkQueue
@@ -15,6 +17,73 @@ from plog._native.work_queue cimport Task, WorkQueue
 cdef enum:
     PREFIX_BYTES = 4  # the size before a frame
     REASON_BYTES = 200
+
+# --- a request --------------------------------------------------------------------------------------
+
+# Why a request went to Python.
+cdef enum:
+    PASSED_SWITCHED_OFF = 0
+    PASSED_OTHER_API = 1
+    PASSED_FORM = 2
+    PASSED_PARTITION = 3
+    PASSED_BATCH = 4
+    PASSED_APPEND = 5
+    PASSED_READ = 6
+    PASSED_REASONS = 7
+
+cdef enum RequestKind:
+    KIND_PRODUCE = 0
+    KIND_FETCH = 1
+    KIND_OTHER = 2
+
+# A request's bytes, malloc'ed and counted.
+ctypedef struct Frame:
+    void* base                   # NULL: there are none
+    uint8_t* data
+    int64_t size
+    int64_t capacity
+    int64_t received_us          # when its last byte was read
+
+# A request from its last byte to its response. Another thread may have it, by its task: `produce` or `fetch`, and the
+# stages of its partitions, are that thread's then.
+ctypedef struct Request:
+    Task task                    # its `ask` is ASK_RECHECK or ASK_FINISH
+    int64_t posted               # atomic: its letter lies in the inbox of its loop, or is on its way
+    bint over                    # answered or dropped: freed when the letter comes
+    Request* next                # on its connection, or among the free ones
+    Connection* connection
+    RequestKind kind
+    uint8_t stage                # as its connection counts it
+    Progress progress
+    PartList* parts              # of `produce` or `fetch`; each part begins with its stage
+    int64_t part_bytes
+    bint listens                 # it stands in the lists of its partitions
+    int64_t deadline_us
+    int passed                   # why it is for Python
+    uint8_t* bytes               # in the connection's buffer, in one that the scratch holds, or in `frame`
+    int64_t size
+    bint in_buffer               # the connection's buffer begins with it
+    Frame frame                  # once its bytes had to be kept
+    ProduceCall produce
+    FetchCall fetch
+    Loop* loop
+    int64_t counted_bytes        # of what it takes besides `frame`, in the budget; 0: it does not wait
+
+# What came of a step.
+cdef enum Done:
+    DONE = 0
+    WRITE_FIRST = 1              # nothing: what the round has gathered is to be written first
+    NO_MEMORY = 2
+
+# The requests of a connection, in the order in which they came.
+ctypedef struct Line:
+    Request* first
+    Request* last
+    int64_t count
+    int64_t stages[STAGES]       # how many are in each stage
+    bint is_broken               # something happened to a request that the table does not have:
+    uint8_t broken_stage         # in this stage,
+    uint8_t broken_event         # and this event
 
 # --- a connection -----------------------------------------------------------------------------------
 
@@ -92,16 +161,8 @@ ctypedef struct Connection:
     int64_t answer_bytes   # of memory that the pieces take, sent in part or not
     bint writable
     # State.
-    bint handed_over       # a request is out; the next waits for its answer
-    bint may_be_fast       # its listener's clients need not say who they are
-    Parked* parked         # the request that waits in the reactor itself; NULL: none. Of Produces there may be
-    Parked* last_parked    # several, chained from the first that came to the last: their answers keep that order
-    int64_t parked_count
-    int64_t in_work        # of them, those that other threads have in hand, or that are done and wait for such a one
-    bint works_alone       # one of these must be done before anything else is read
-    int64_t unappended     # of them, Produces that are for Python; their bytes are here already
-    int64_t gathered       # Produces of this round that wait to be written
-    bint held_up           # the next request in the buffer can only be served once none is parked
+    bint may_be_fast       # its listener's clients need no authentication
+    Line line              # its requests that are not answered
     bint closing           # closes once everything is sent
     bint abnormal          # it ends by a broken rule or a failure, not by anyone's wish
     bint dead              # closed; the struct lives to the end of the reactor's round
@@ -119,75 +180,14 @@ ctypedef struct Connection:
     Link ready
     Link answering
     Link waiting           # muted, or short of memory
-    Link by_deadline       # with a parked request
+    Link by_deadline       # whose first request waits
     Connection* next_in_bucket
-
-# --- a request that is not answered at once ---------------------------------------------------------
-
-# Why a request went to Python.
-cdef enum:
-    PASSED_SWITCHED_OFF = 0
-    PASSED_OTHER_API = 1
-    PASSED_FORM = 2
-    PASSED_PARTITION = 3
-    PASSED_BATCH = 4
-    PASSED_APPEND = 5
-    PASSED_READ = 6
-    PASSED_REASONS = 7
-
-# A request's bytes, malloc'ed and counted.
-ctypedef struct Frame:
-    void* base                   # NULL: there are none
-    uint8_t* data
-    int64_t size
-    int64_t capacity
-    int64_t received_us          # when its last byte was read
-
-# Where a request is while it is parked.
-cdef enum ParkedStage:
-    PARKED_WAITS = 0             # for its partitions, for its turn to be answered, or to go to Python
-    PARKED_IN_WORK = 1           # by another thread, whose `produce` or `fetch` then is
-    PARKED_DONE = 2              # so far: for those before it on its connection
-    PARKED_GATHERED = 3          # with the round's others, to be written
-
-# A request that waits for its partitions to change, or is worked on by another thread. Its letter lies in the inbox of
-# its loop once they have changed, or the work is done.
-ctypedef struct Parked:
-    Task task                    # its `ask` is ASK_RECHECK or ASK_FINISH
-    int64_t posted               # atomic: the letter lies in the inbox, or is on its way
-    bint over                    # answered or dropped: freed when the letter comes
-    ParkedStage stage
-    bint checked                 # the Produce may be appended
-    bint appends                 # the thread that works on the Produce appends it: it is the disk's
-    int outcome                  # of the work
-    int passed                   # why it is for Python, if its frame is kept for that
-    ServedTable* served
-    Mailbox* inbox
-    Budget* budget
-    int64_t* waiting             # how many there are, of the same loop
-    Connection* connection
-    Parked* after                # on its connection
-    bint listens                 # it stands in its partitions' lists: the connection's first does
-    int64_t deadline_us
-    int16_t api_key              # says which of these it is
-    ProduceCall produce
-    FetchCall fetch
-    Frame frame                  # for Python, if the request turns out unusual
-    int64_t counted_bytes        # of what it takes besides, in the budget
 
 # --- the Produces of one round ----------------------------------------------------------------------
 
 cdef enum:
     MOST_GROUPS = 64
     MOST_GATHERED = 256
-
-# A request whose batches wait to be written.
-ctypedef struct Gathered:
-    Connection* connection
-    ProduceCall call
-    uint8_t* frame               # in the connection's buffer, or in one that the scratch holds, or in `parked`
-    int64_t size
-    Parked* parked               # another thread has worked on it; NULL: it was just read
 
 ctypedef struct PartitionWrite:
     AppendGroup group
@@ -197,7 +197,7 @@ ctypedef struct PartitionWrite:
 ctypedef struct Gather:
     PartitionWrite writes[MOST_GROUPS]
     int64_t write_count
-    Gathered requests[MOST_GATHERED]
+    Request* requests[MOST_GATHERED]
     int64_t request_count
     int64_t bytes
     int64_t begun_us             # when the first partition was held
@@ -233,6 +233,7 @@ ctypedef struct Note:
 # --- a thread ---------------------------------------------------------------------------------------
 
 cdef enum:
+    TICK_US = 1000000            # between two looks for overdue connections
     RESPONSE_ERRORS = 64         # above every code that `produce_path` answers
 
 # What an epoll event points to begins with one of these.
@@ -248,7 +249,7 @@ cdef enum:
     ASK_RESPOND = 2
     ASK_MUTE = 3
     ASK_CLOSE = 4
-    ASK_RECHECK = 5   # the letter is a Parked: its partitions have changed,
+    ASK_RECHECK = 5   # the letter is a Request: its partitions have changed,
     ASK_FINISH = 6    # or another thread has worked on it
 
 ctypedef struct Command:
@@ -300,7 +301,7 @@ ctypedef struct Loop:
     int64_t connections
     Link by_activity
     Link ready
-    Link answering           # had a turn in this round
+    Link answering           # had a turn in this round, or has further steps after its write
     Link muted
     Link starved             # short of memory: for a request to come,
     Link starved_half        # or for the rest of one
@@ -318,12 +319,9 @@ ctypedef struct Loop:
     int64_t next_refusal_us
     # The fast path's.
     Gather gather            # Produces of this round
-    bint is_writing          # them
-    ProduceCall produce      # the request in hand
-    FetchCall fetch
-    int32_t session_id       # as a Note's
-    int32_t session_epoch
-    Link by_deadline         # connections with a parked request, the first to expire first
+    Request* free_requests
+    int64_t free_count
+    Link by_deadline         # connections whose first request waits, the first to expire first
     bint winding_down
     # Counted by this thread alone; read by others.
     int64_t turns
@@ -332,8 +330,8 @@ ctypedef struct Loop:
     int64_t responses
     int64_t bytes_in
     int64_t bytes_out
-    int64_t fast_requests
-    int64_t waiting          # requests that are parked
+    int64_t waiting          # requests that wait
+    int64_t broken           # connections closed for a transition that the table does not have
     int64_t passed[PASSED_REASONS]
     int64_t produce_responses[RESPONSE_ERRORS]  # answered here, by error code; once for each that a response has
     int64_t fetch_responses                     # answered here, none with an error

@@ -16,7 +16,8 @@ from plog._native.fetch_sessions cimport PartitionName, Wanted
 from plog._native.produce_path cimport (
     PRODUCE_ANSWERED, PRODUCE_KEY, PRODUCE_SINCE, PRODUCE_UNTIL, ProduceCall, ProducePart, produce_answer_size,
     produce_check, produce_encode_answer, produce_init, produce_part, produce_release)
-from plog._native.request cimport RequestHead, read_head
+from plog._native.request cimport read_head
+from plog._native.request_stages cimport Progress, progress_begin
 from plog._native.served cimport TOPIC_ID_BYTES, ServedPartitions
 
 
@@ -78,7 +79,10 @@ def check_produce(
     cdef uint8_t* answer = NULL  # of its exact size, so that a sanitizer sees a byte too many
     cdef int64_t size
     cdef int64_t number
+    cdef Progress progress
     produce_init(&call)
+    progress_begin(&progress)
+    call.progress = &progress
     try:
         p = read_head(start, end, &call.head)
         if p == NULL or call.head.api_key != PRODUCE_KEY or not PRODUCE_SINCE <= call.head.version <= PRODUCE_UNTIL:

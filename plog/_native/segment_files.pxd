@@ -1,4 +1,4 @@
-# One segment's files as the data path sees them: counted pins, published sizes.
+# The files of segments as the data path sees them: counted pins, published sizes; and lists of segments.
 from libc.stdint cimport int64_t, uint8_t
 
 from plog._native.index cimport OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES
@@ -51,8 +51,21 @@ ctypedef struct SegmentFiles:
     int64_t ordered_to
     IndexTail* tail           # NULL: there is none
 
+# An immutable list of segments; each list pins its segments, each reader the list.
+ctypedef struct SegmentList:
+    int64_t references
+    int64_t count
+    int64_t size_before_active
+    SegmentFiles** segments      # ascending, the last is active
+
 cdef void segment_retain(SegmentFiles* segment) noexcept nogil
 cdef void segment_release(SegmentFiles* segment) noexcept nogil
 # Have the disk bring a range of the log file into the page cache. The sender meets what cannot be read once more, and
 # reports it.
 cdef void segment_read_through(SegmentFiles* segment, int64_t position, int64_t size) noexcept nogil
+
+# One pin; NULL when memory is out. `count` places, not yet filled.
+cdef SegmentList* list_new(int64_t count) noexcept nogil
+cdef void list_release(SegmentList* segments) noexcept nogil
+cdef inline SegmentFiles* active_of(const SegmentList* segments) noexcept nogil:
+    return segments.segments[segments.count - 1]

@@ -1,11 +1,11 @@
-"""The files of one segment as the data path sees them.
+"""The files of segments as the data path sees them, and the lists of a log's segments.
 
 Owns the descriptors, and the counted pins that keep them open. `segment_walk` looks up batches in
-the files, and `segment_append` adds them. Never knows which segments a log has, or who leads it.
+the files, and `segment_append` adds them. Never knows which list a log has now, or which broker leads it.
 """
 
 from libc.stdint cimport int64_t, uint8_t
-from libc.stdlib cimport free
+from libc.stdlib cimport free, malloc
 from posix.unistd cimport close
 
 from plog._native.files cimport calls
@@ -48,3 +48,25 @@ cdef void segment_read_through(SegmentFiles* segment, int64_t position, int64_t 
         if done <= 0:
             return
         position += done
+
+
+# --- segment lists --------------------------------------------------------------------------------
+
+cdef SegmentList* list_new(int64_t count) noexcept nogil:
+    cdef SegmentList* made = <SegmentList*>malloc(
+        sizeof(SegmentList) + count * sizeof(SegmentFiles*))
+    if made != NULL:
+        made.references = 1
+        made.count = count
+        made.size_before_active = 0
+        made.segments = <SegmentFiles**>(made + 1)
+    return made
+
+
+cdef void list_release(SegmentList* segments) noexcept nogil:
+    cdef int64_t number
+    if segments == NULL or add(&segments.references, -1) > 0:
+        return
+    for number in range(segments.count):
+        segment_release(segments.segments[number])
+    free(segments)

@@ -2,7 +2,7 @@
 # counted: Python replaces it when leadership or settings change, whoever looked it up before keeps what was true then.
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
-from plog._native.commit_queue cimport CommitQueue
+from plog._native.log_flush cimport CommitQueue
 from plog._native.locks cimport add, pthread_mutex_t
 from plog._native.partition cimport ChangeListener, Partition
 from plog._native.topic_traffic cimport Traffic

@@ -1,4 +1,4 @@
-from plog._native.commit_queue import CommitThread
+from plog._native.log_flush import CommitThread
 from plog._native.partition_log import PartitionLog
 from plog._native.topic_traffic import TopicTraffic
 from plog._native.work_queue import WorkThread

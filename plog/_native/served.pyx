@@ -10,7 +10,7 @@ from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t, uint32_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcmp, memcpy
 
-from plog._native.commit_queue cimport CommitThread, commit_release, commit_retain
+from plog._native.log_flush cimport CommitThread, commit_release, commit_retain
 from plog._native.locks cimport (
     add, pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock, store)
 from plog._native.partition cimport partition_release, partition_retain, partition_set_listener

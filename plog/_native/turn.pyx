@@ -1,45 +1,42 @@
-"""What a reactor's thread does for one connection: read, cut frames, gather or hand over, send, close.
+"""A connection's turn: read, cut frames, take the steps of its requests, send.
 
-Owns the rules of who may read: one request out at a time, answers taken before
-more is asked, muted ones later; `memory_waits` says who may while memory is short.
-Runs in the thread that owns the connection, and never takes the interpreter lock.
-What the fast path answers (`fast_turn`) is not handed over.
+Owns how much a connection may do before others have their turn, and the order of work within the thread:
+`request_line` decides the next step, `produce_turn`, `fetch_turn` and `python_turn` take it. Never takes the
+interpreter lock.
 """
 
 from libc.errno cimport EAGAIN, ECONNRESET, EINTR, ENOMEM
-from libc.stdint cimport int64_t, uint32_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t
 from libc.stdio cimport snprintf
-from libc.stdlib cimport calloc, free, malloc
 
-from plog._native.acceptor cimport door_leave
+from plog._native.closing cimport begin_close, end_stream, finish_close, let_go
 from plog._native.connection cimport (
-    FRAME_READY, FRAME_REFUSED, SENT_ENOUGH, SENT_FAILED, bytes_in_socket, connection_shut, cut_frame, drop_answers,
-    holds_whole_frame, is_holding_much, let_go_of_buffers, link_append, link_remove, next_frame, receive, send_queued,
-    settle)
+    FRAME_PARTIAL, FRAME_READY, FRAME_REFUSED, SENT_ENOUGH, SENT_FAILED, bytes_in_socket, drop_answers, holds_whole_frame,
+    is_holding_much, link_append, link_remove, next_frame, receive, send_queued, settle)
+from plog._native.connections cimport count_up, give_up, note_passing, note_received, touch
+from plog._native.fetch_call cimport FETCH_KEY, FETCH_SINCE, FETCH_UNTIL
+from plog._native.fetch_turn cimport fetch_look_again, fetch_look_at, fetch_respond
 from plog._native.files cimport calls
-from plog._native.fast_turn cimport (
-    FAST_AFTER_WRITE, FAST_ANSWERED, FAST_NO_MEMORY, FAST_PASSED, FAST_WAITS, FastOutcome, fast_answer,
-    fast_conclude, fast_drop, fast_give_up,
-)
-from plog._native.gather cimport gather_clear, gather_is_due, gather_write
-from plog._native.locks cimport add as atomic_add
-from plog._native.log_append cimport AppendResult
-from plog._native.memory_waits cimport COMES_ON_BYTES, may_receive
-from plog._native.notes cimport add_note, note_free, note_new, note_text
-from plog._native.produce_path cimport ProduceCall, produce_part
+from plog._native.gather cimport gather_is_due
+from plog._native.lanes cimport wait_for
+from plog._native.memory_waits cimport may_receive
+from plog._native.produce_path cimport PRODUCE_KEY, PRODUCE_SINCE, PRODUCE_UNTIL
+from plog._native.produce_turn cimport (
+    produce_look_again, produce_look_aside, produce_look_at, produce_respond, produce_take_in, write_gathered)
+from plog._native.python_turn cimport python_ask
 from plog._native.reactor_types cimport (
-    EVENT_LEFT, EVENT_REQUEST, REASON_BYTES, Connection, Frame, Gather, Loop, Note, Shared)
+    DONE, KIND_FETCH, KIND_PRODUCE, NO_MEMORY, PASSED_OTHER_API, PASSED_SWITCHED_OFF, PREFIX_BYTES, REASON_BYTES,
+    WRITE_FIRST, Done, Link)
+from plog._native.request cimport RequestHead, read_head
+from plog._native.request_line cimport (
+    ANSWER, APPEND, ASK, CHECK, CHECK_ASIDE, DROP, MAX_UNSENT_BYTES, READ_LATER, READ_ON, REST, WAIT, WRITE, Step, line_count,
+    line_owes_appends, line_step, request_advance)
+from plog._native.request_stages cimport (
+    ANSWERED, APPENDED, CLIENT_LEFT, FOUND_UNUSUAL, GATHERED, REFUSED, SHORT)
+from plog._native.requests cimport request_cut, request_end, request_new, request_set_kind, request_stop_listening
 
 cdef extern from "<sys/epoll.h>" nogil:
-    ctypedef union epoll_data_t:
-        void* ptr
-    struct epoll_event:
-        uint32_t events
-        epoll_data_t data
-    int epoll_ctl(int epoll_fd, int op, int fd, epoll_event* event)
     enum:
-        EPOLL_CTL_ADD
-        EPOLL_CTL_DEL
         EPOLLIN
         EPOLLOUT
         EPOLLERR
@@ -61,239 +58,213 @@ cdef enum:
     READS_PER_TURN = 4
     SENT_PER_TURN = 4 * 1024 * 1024
     TURN_US = 2000
-    # The next request of a connection waits until its peer has taken the answers before, but for so much.
-    UNSENT_BYTES_TO_READ_ON = 256 * 1024
-    # Produces of one connection that wait.
-    MOST_PARKED = 64
-    # Of one connection beside the reactor at once: what Java sends in flight, less the one that is on its way.
-    MOST_IN_WORK = 4
 
 
-# --- connections by id ----------------------------------------------------------------------------
+# --- steps ----------------------------------------------------------------------------------------
 
-cdef inline Connection** bucket_of(Loop* loop, int64_t id) noexcept nogil:
-    # Ids go round robin over the loops, so within one loop these are consecutive.
-    return &loop.buckets[(id // loop.shared.threads) & (loop.bucket_count - 1)]
-
-
-cdef Connection* find(Loop* loop, int64_t id) noexcept nogil:
-    cdef Connection* c = bucket_of(loop, id)[0]
-    while c != NULL and c.id != id:
-        c = c.next_in_bucket
-    return c
+cdef void give_up_broken(Loop* loop, Connection* c) noexcept nogil:
+    cdef char text[REASON_BYTES]
+    snprintf(text, REASON_BYTES, "internal error: event %d in stage %d of a request (docs/REQUESTS.md)",
+             <int>c.line.broken_event, <int>c.line.broken_stage)
+    count_up(&loop.broken, 1)
+    give_up(loop, c, text)
 
 
-cdef void enter(Loop* loop, Connection* c) noexcept nogil:
-    cdef Connection** at
-    cdef Connection** old = loop.buckets
-    cdef int64_t old_count = loop.bucket_count
-    cdef Connection** fresh
-    cdef Connection* moved
-    cdef Connection* next_moved
-    cdef int64_t i
-    if loop.connections >= old_count:
-        fresh = <Connection**>calloc(2 * old_count, sizeof(Connection*))
-        if fresh != NULL:  # else the chains grow longer
-            loop.buckets = fresh
-            loop.bucket_count = 2 * old_count
-            for i in range(old_count):
-                moved = old[i]
-                while moved != NULL:
-                    next_moved = moved.next_in_bucket
-                    at = bucket_of(loop, moved.id)
-                    moved.next_in_bucket = at[0]
-                    at[0] = moved
-                    moved = next_moved
-            free(old)
-    at = bucket_of(loop, c.id)
-    c.next_in_bucket = at[0]
-    at[0] = c
-    loop.connections += 1
-
-
-cdef void leave(Loop* loop, Connection* c) noexcept nogil:
-    cdef Connection** at = bucket_of(loop, c.id)
-    while at[0] != c:
-        at = &at[0].next_in_bucket
-    at[0] = c.next_in_bucket
-    loop.connections -= 1
-
-
-# --- life and death -------------------------------------------------------------------------------
-
-cdef void note_passing(Loop* loop, Connection* c) noexcept nogil:
-    c.active_us = loop.now_us
-    link_append(&loop.by_activity, &c.by_activity)
-
-
-cdef void touch(Loop* loop, Connection* c) noexcept nogil:
-    note_passing(loop, c)
-    c.came_on_us = loop.now_us
-    c.slow_bytes = 0
-
-
-cdef void note_received(Loop* loop, Connection* c, int64_t size) noexcept nogil:
-    c.received_us = loop.now_us
-    c.slow_bytes += size
-    if c.slow_bytes >= COMES_ON_BYTES or c.end - c.start == size:  # it comes on, or begins
-        touch(loop, c)
+cdef void look_again(Request* request, bint expired) noexcept nogil:
+    if request.kind == KIND_PRODUCE:
+        produce_look_again(request, expired)
     else:
-        note_passing(loop, c)
+        fetch_look_again(request, expired)
 
 
-cdef bint watch(Loop* loop, int fd, uint32_t events, void* source) noexcept nogil:
-    cdef epoll_event event
-    event.events = events
-    event.data.ptr = source
-    return epoll_ctl(loop.epoll_fd, EPOLL_CTL_ADD, fd, &event) == 0
+cdef Done respond(Loop* loop, Request* request) noexcept nogil:
+    cdef Connection* c = request.connection
+    cdef Done done = (
+        produce_respond(loop, request) if request.kind == KIND_PRODUCE else fetch_respond(loop, request))
+    if done != DONE or request.stage < REFUSED:
+        return done
+    request_advance(&c.line, request, ANSWERED)
+    request_end(request)
+    touch(loop, c)
+    return DONE
 
 
-cdef void discard(Shared* shared, Connection* c) noexcept nogil:
-    atomic_add(&shared.door.refused, 1)
-    connection_shut(c, NULL, &shared.budget)
-    door_leave(&shared.door, c.listener_id, c.address)
-    if c.opened != NULL:
-        note_free(c.opened)
-    if c.closed != NULL:
-        note_free(c.closed)
-    free(c)
+cdef Step take_steps(Loop* loop, Connection* c) noexcept nogil:
+    cdef Request* request = NULL
+    cdef Step step
+    cdef Done done = DONE
+    while not (c.closing or c.dead):
+        if c.line.is_broken:
+            give_up_broken(loop, c)
+            return REST
+        step = line_step(c, loop.now_us, loop.winding_down, &request)
+        if step == ANSWER:
+            done = respond(loop, request)
+        elif step == ASK:
+            done = python_ask(loop, request)
+        elif step == APPEND:
+            done = produce_take_in(loop, request)
+        elif step == WAIT:
+            if not wait_for(loop, request):
+                look_again(request, False)
+        elif step == DROP:
+            request_advance(&c.line, request, CLIENT_LEFT)
+            request_end(request)
+        else:
+            return step
+        if done == WRITE_FIRST or loop.gather.is_full:
+            return WRITE
+        if done == NO_MEMORY:
+            give_up(loop, c, b"out of memory for a request")
+    return REST
 
 
-cdef void finish_close(Loop* loop, Connection* c, const char* reason) noexcept nogil:
-    """Close now. `reason` NULL: the connection holds it."""
-    cdef Note* note = c.closed
-    if c.gathered > 0:
-        write_gathered(loop)  # what has come whole is appended
-    if c.dead:
-        return
-    c.dead = True
-    fast_drop(c)
-    # By hand, since a process forked from this one may hold the socket, and then close alone leaves it watched.
-    epoll_ctl(loop.epoll_fd, EPOLL_CTL_DEL, c.fd, NULL)
-    leave(loop, c)
-    link_remove(&c.by_activity)
-    link_remove(&c.ready)
-    link_remove(&c.waiting)
-    link_remove(&c.answering)
+cdef Step look_at_last(Loop* loop, Connection* c, bint aside) noexcept nogil:
+    cdef Request* request = c.line.last
+    cdef Done done = DONE
+    if request.kind == KIND_PRODUCE:
+        done = produce_look_aside(request) if aside else produce_look_at(loop, request)
+    elif request.kind == KIND_FETCH:
+        done = fetch_look_at(loop, request)
+    elif request_cut(request):
+        request_advance(&c.line, request, FOUND_UNUSUAL)
+    else:
+        done = NO_MEMORY
+    if done == WRITE_FIRST:
+        return WRITE
+    if done == NO_MEMORY:
+        give_up(loop, c, b"out of memory for a request")
+        return REST
+    count_up(&loop.requests, 1)
+    return WRITE if loop.gather.is_full else take_steps(loop, c)
+
+
+cdef void close_when_written(Loop* loop, Connection* c, const char* reason) noexcept nogil:
+    if line_count(&c.line, GATHERED) > 0:
+        write_gathered(loop)
+        take_steps(loop, c)
+    link_append(&loop.answering, &c.answering)
+    begin_close(loop, c, reason)
+
+
+cdef void run_out_of_memory(Loop* loop, Connection* c) noexcept nogil:
+    c.abnormal = True
+    close_when_written(loop, c, b"out of memory for a request")
+
+
+# --- reading --------------------------------------------------------------------------------------
+
+cdef bint take_frame(Loop* loop, Connection* c, int64_t size) noexcept nogil:
+    """A request has come whole. False: no memory."""
+    cdef const uint8_t* frame = c.buffer + c.start + PREFIX_BYTES
+    cdef RequestHead head
+    cdef const uint8_t* p = read_head(frame, frame + size, &head)
+    cdef Request* request = request_new(loop, c)
+    if request == NULL:
+        return False
+    request.size = size
     if loop.privileged == c:
         loop.privileged = NULL
-    connection_shut(c, &loop.scratch, &loop.shared.budget)
-    door_leave(&loop.shared.door, c.listener_id, c.address)
-    note.abnormal = c.abnormal
-    snprintf(note_text(note), REASON_BYTES, "%s", reason if reason != NULL else <const char*>c.reason)
-    c.closed = NULL
-    add_note(loop, note)
-    count_up(&loop.closed, 1)
-    c.next_in_bucket = loop.grave
-    loop.grave = c
-
-
-cdef void begin_close(Loop* loop, Connection* c, const char* reason) noexcept nogil:
-    """Close once what is queued has been sent; read no more. `reason` NULL: the connection holds it."""
-    if reason != NULL and not c.closing:
-        snprintf(c.reason, REASON_BYTES, "%s", reason)
-    if c.gathered > 0:
-        write_gathered(loop)
-    c.closing = True
-    if c.first == NULL:
-        finish_close(loop, c, NULL)
-
-
-cdef void let_go(Loop* loop, Connection* c, const char* reason) noexcept nogil:
-    cdef Note* note
-    if c.gone:
-        return
-    if reason != NULL:
-        snprintf(c.reason, REASON_BYTES, "%s", reason)
-    if c.closing:  # only for its answers to be sent
-        finish_close(loop, c, NULL)
-        return
-    # Linux keeps what came before a reset, and gives it before the error.
-    c.gone = c.peer_closed = c.readable = True
-    c.left_to_read = bytes_in_socket(c)
-    drop_answers(c)
-    note = note_new(EVENT_LEFT, c, 0)
-    if note != NULL:  # else handlers wait on, in vain
-        add_note(loop, note)
-    link_append(&loop.ready, &c.ready)
-
-
-cdef void end_stream(Loop* loop, Connection* c) noexcept nogil:
-    """Close: no more will be read. What has been read whole is appended first."""
-    if owes_work(c):
-        return
-    if c.gone:
-        begin_close(loop, c, NULL)
+    if loop.shared.served == NULL or not c.may_be_fast:
+        request.passed = PASSED_SWITCHED_OFF
+    elif p != NULL and head.api_key == PRODUCE_KEY and PRODUCE_SINCE <= head.version <= PRODUCE_UNTIL:
+        request_set_kind(request, KIND_PRODUCE)
+    elif p != NULL and head.api_key == FETCH_KEY and FETCH_SINCE <= head.version <= FETCH_UNTIL:
+        request_set_kind(request, KIND_FETCH)
     else:
-        begin_close(loop, c, b"closed by the peer" if c.start == c.end
-                    else b"closed by the peer in the middle of a request")
-
-
-cdef void close_for_memory(Loop* loop, Connection* c) noexcept nogil:
-    c.abnormal = True
-    begin_close(loop, c, b"out of memory for a request")
-
-
-# --- the turn -------------------------------------------------------------------------------------
-
-cdef bint may_read(Loop* loop, Connection* c) noexcept nogil:
-    if c.handed_over or c.closing or loop.winding_down or c.unsent_bytes > UNSENT_BYTES_TO_READ_ON:
-        return False
-    if c.works_alone or c.in_work >= MOST_IN_WORK:
-        return False
-    # While Produces wait, further ones are read; the end of the stream is found once they are answered.
-    if c.parked != NULL and (c.held_up or c.peer_closed or c.parked_count >= MOST_PARKED):
-        return False
-    if c.muted_until_us > loop.now_us:
-        link_append(&loop.muted, &c.waiting)
-        loop.next_unmute_us = min(loop.next_unmute_us, c.muted_until_us)
-        return False
+        request.passed = PASSED_OTHER_API
     return True
 
 
-cdef bint tell_appended(Note* note, const ProduceCall* call) noexcept nogil:
-    """What the fast path has appended of the request is not to be appended again. False: no memory."""
-    cdef int64_t number
-    if call.appended == 0:
+cdef void receive_failed(Loop* loop, Connection* c, int64_t n) noexcept nogil:
+    """Nothing was received: the end of the stream, or an error."""
+    cdef char text[96]
+    if n == 0:
+        c.peer_closed = True  # before the event that says so, perhaps
+        end_stream(loop, c)
+    elif n == -ENOMEM:
+        run_out_of_memory(loop, c)
+    elif c.gone and n != -EINTR:
+        c.left_to_read = 0
+    elif n != -EAGAIN and n != -EINTR:
+        c.abnormal = n != -ECONNRESET
+        snprintf(c.reason, REASON_BYTES, "receiving failed: %s", strerror_r(<int>-n, text, sizeof(text)))
+        let_go(loop, c, NULL)
+
+
+cdef bint receive_some(Loop* loop, Connection* c) noexcept nogil:
+    """Read once. False: nothing more may be read in this turn."""
+    cdef int64_t most
+    cdef int64_t n
+    if not c.readable:
+        return False
+    # The bytes of requests that are not written yet are in the buffer that would be read into.
+    if line_count(&c.line, GATHERED) > 0:
+        link_append(&loop.ready, &c.ready)
+        return False
+    if c.gone and c.left_to_read <= 0:
+        end_stream(loop, c)
+        return False
+    most = may_receive(loop, c)
+    if most == 0:
+        return False
+    if c.gone:
+        most = min(most, c.left_to_read)
+    n = receive(c, &loop.scratch, &loop.shared.budget, most)
+    if n > 0:
+        count_up(&loop.bytes_in, n)
+        note_received(loop, c, n)
+        c.left_to_read -= n
         return True
-    note.appended = <AppendResult*>malloc(call.appended * sizeof(AppendResult))
-    if note.appended == NULL:
+    receive_failed(loop, c, n)
+    return n < 0 and n != -ENOMEM and not c.dead and not c.closing
+
+
+cdef bint read_frame(Loop* loop, Connection* c, int* reads) noexcept nogil:
+    """Cut the next request, or read once more. False: not in this turn."""
+    cdef int64_t size = 0
+    cdef int found = next_frame(c, loop.shared.max_request_bytes, &size)
+    if found == FRAME_READY:
+        if take_frame(loop, c, size):
+            return True
+        run_out_of_memory(loop, c)
         return False
-    for number in range(call.appended):
-        note.appended[number] = produce_part(call, number).result
-    note.appended_count = call.appended
-    return True
-
-
-cdef bint hand_over(Loop* loop, Connection* c, int64_t size) noexcept nogil:
-    """Give the frame at the buffer's start to Python. False: no memory."""
-    cdef Frame frame
-    if cut_frame(c, size, &loop.shared.budget, &frame.base, &frame.data, &frame.capacity) < 0:
+    if found == FRAME_REFUSED:
+        write_gathered(loop)
+        take_steps(loop, c)
+        if c.line.first == NULL and not c.dead:
+            begin_close(loop, c, NULL)  # else those before it are answered first
         return False
-    frame.size = size
-    frame.received_us = c.received_us
-    c.handed_over = True
-    count_up(&loop.requests, 1)
-    return hand_over_frame(loop, c, &frame)
-
-
-cdef bint hand_over_frame(Loop* loop, Connection* c, Frame* frame) noexcept nogil:
-    cdef Note* note = note_new(EVENT_REQUEST, c, 0)
-    if note == NULL or not tell_appended(note, &loop.produce):
-        atomic_add(&loop.shared.budget.frame_bytes, -frame.capacity)
-        free(frame.base)
-        free(note)
+    if reads[0] == READS_PER_TURN:
+        link_append(&loop.ready, &c.ready)
         return False
-    note.base = frame.base
-    note.data = frame.data
-    note.size = frame.size
-    note.capacity = frame.capacity
-    note.session_id = loop.session_id
-    note.session_epoch = loop.session_epoch
-    note.received_us = frame.received_us
-    add_note(loop, note)
-    return True
+    reads[0] += 1
+    return receive_some(loop, c)
 
+
+cdef void read_on(Loop* loop, Connection* c) noexcept nogil:
+    cdef int64_t begun_us = calls().monotonic_us()
+    cdef int reads = 0
+    cdef Step step = take_steps(loop, c)
+    while step != REST and not c.dead:
+        if step == WRITE:
+            write_gathered(loop)
+            step = take_steps(loop, c)
+        elif step == CHECK or step == CHECK_ASIDE:
+            step = look_at_last(loop, c, step == CHECK_ASIDE)
+            touch(loop, c)
+            if calls().monotonic_us() - begun_us >= TURN_US:
+                link_append(&loop.ready, &c.ready)
+                return
+        elif step == READ_LATER:
+            link_append(&loop.muted, &c.waiting)
+            loop.next_unmute_us = min(loop.next_unmute_us, c.muted_until_us)
+            return
+        else:
+            step = take_steps(loop, c) if read_frame(loop, c, &reads) else REST
+
+
+# --- sending --------------------------------------------------------------------------------------
 
 cdef bint send_some(Loop* loop, Connection* c) noexcept nogil:
     """Send of what is queued as much as a turn may. False: the connection is closed."""
@@ -316,112 +287,7 @@ cdef bint send_some(Loop* loop, Connection* c) noexcept nogil:
     return True
 
 
-cdef void write_gathered(Loop* loop) noexcept nogil:
-    cdef Gather* gather = &loop.gather
-    cdef Connection* c
-    cdef Frame frame
-    cdef FastOutcome outcome
-    cdef int64_t now_ms
-    cdef int64_t number
-    cdef bint was_held_up
-    if gather.request_count == 0 or loop.is_writing:
-        return
-    loop.is_writing = True
-    gather_write(gather)
-    now_ms = calls().now_ms()
-    for number in range(gather.request_count):
-        c = gather.requests[number].connection
-        was_held_up = c.held_up
-        outcome = fast_conclude(loop, &gather.requests[number], now_ms, &frame)
-        # It was not read on while this one was parked: no event says so again.
-        if (c.peer_closed or was_held_up and not c.held_up) and not c.dead:
-            link_append(&loop.ready, &c.ready)
-        if outcome == FAST_ANSWERED:
-            link_append(&loop.answering, &c.answering)
-        elif outcome == FAST_NO_MEMORY or (outcome == FAST_PASSED and not hand_over_frame(loop, c, &frame)):
-            # Not at once: further requests of it may be among those that are concluded.
-            c.closing = c.abnormal = True
-            snprintf(c.reason, REASON_BYTES, "out of memory for a request")
-            link_append(&loop.answering, &c.answering)
-    gather_clear(gather)
-    let_go_of_buffers(&loop.scratch, &loop.shared.budget)
-    loop.is_writing = False
-
-
-cdef void read_on(Loop* loop, Connection* c) noexcept nogil:
-    """Read, cut and answer, gather or hand over."""
-    cdef int64_t size = 0
-    cdef int64_t most
-    cdef int64_t n
-    cdef int reads = 0
-    cdef int found
-    cdef int64_t begun_us = calls().monotonic_us()
-    cdef FastOutcome outcome
-    cdef char text[96]
-    while may_read(loop, c):
-        found = next_frame(c, loop.shared.max_request_bytes, &size)
-        if found == FRAME_READY:
-            if loop.privileged == c:
-                loop.privileged = NULL
-            outcome = fast_answer(loop, c, size)
-            if outcome == FAST_AFTER_WRITE or loop.gather.is_full:
-                write_gathered(loop)
-            elif outcome == FAST_NO_MEMORY or (outcome == FAST_PASSED and not hand_over(loop, c, size)):
-                close_for_memory(loop, c)
-                return
-            elif outcome == FAST_WAITS or outcome == FAST_PASSED:
-                return
-            touch(loop, c)
-            if calls().monotonic_us() - begun_us >= TURN_US:
-                link_append(&loop.ready, &c.ready)
-                return
-            continue
-        if found == FRAME_REFUSED:
-            write_gathered(loop)
-            if c.parked != NULL:
-                c.held_up = True  # those before it are answered first
-            else:
-                begin_close(loop, c, NULL)
-            return
-        if not c.readable:
-            return
-        # The bytes of requests that are not written yet are in the buffer that would be read into.
-        if reads == READS_PER_TURN or c.gathered > 0:
-            link_append(&loop.ready, &c.ready)
-            return
-        if c.gone and c.left_to_read <= 0:
-            end_stream(loop, c)
-            return
-        most = may_receive(loop, c)
-        if most == 0:
-            return
-        if c.gone:
-            most = min(most, c.left_to_read)
-        n = receive(c, &loop.scratch, &loop.shared.budget, most)
-        reads += 1
-        if n > 0:
-            count_up(&loop.bytes_in, n)
-            note_received(loop, c, n)
-            c.left_to_read -= n
-        elif n == 0:
-            c.peer_closed = True  # before the event that says so, perhaps
-            end_stream(loop, c)
-            return
-        elif n == -ENOMEM:
-            close_for_memory(loop, c)
-            return
-        elif c.gone and n != -EINTR:
-            c.left_to_read = 0
-        elif n != -EAGAIN and n != -EINTR:
-            c.abnormal = n != -ECONNRESET
-            snprintf(c.reason, REASON_BYTES, "receiving failed: %s", strerror_r(<int>-n, text, sizeof(text)))
-            let_go(loop, c, NULL)
-
-
-cdef bint owes_work(const Connection* c) noexcept nogil:
-    """What has come whole is appended, whether or not its client still waits."""
-    return c.unappended > 0 or c.in_work > 0 or c.gathered > 0
-
+# --- the turn -------------------------------------------------------------------------------------
 
 cdef bint nothing_unread(Connection* c) noexcept nogil:
     if c.gone:
@@ -432,11 +298,11 @@ cdef bint nothing_unread(Connection* c) noexcept nogil:
 cdef bint keeps_its_client_waiting(Connection* c) noexcept nogil:
     if c.closing:
         return False
-    if not (c.handed_over or c.parked != NULL):
+    if c.line.first == NULL:
         # Muted, or short of memory: the broker does not read what has come.
         return c.waiting.next != &c.waiting and holds_whole_frame(c)
     # Behind its request one whose peer has closed may hold others, but no half one.
-    return not c.peer_closed or owes_work(c) or holds_whole_frame(c)
+    return not c.peer_closed or line_owes_appends(&c.line) or holds_whole_frame(c)
 
 
 cdef bint waits_for_nobody(Connection* c) noexcept nogil:
@@ -445,7 +311,7 @@ cdef bint waits_for_nobody(Connection* c) noexcept nogil:
     Requests that came before the end of the stream (acks=0) are still handed over, and the end is found when the
     last of them has been read.
     """
-    return (c.handed_over or c.parked != NULL) and not owes_work(c) and nothing_unread(c)
+    return c.line.first != NULL and not line_owes_appends(&c.line) and nothing_unread(c)
 
 
 cdef void serve(Loop* loop, Connection* c) noexcept nogil:
@@ -453,32 +319,65 @@ cdef void serve(Loop* loop, Connection* c) noexcept nogil:
         read_on(loop, c)
     if c.dead:
         return
-    if c.gone and not c.closing and fast_give_up(c):
-        link_append(&loop.ready, &c.ready)
     link_append(&loop.answering, &c.answering)
     if settle(c, &loop.scratch, &loop.shared.budget) < 0:
-        close_for_memory(loop, c)
+        run_out_of_memory(loop, c)
     elif c.peer_closed and not c.closing and waits_for_nobody(c):
         begin_close(loop, c, <const char*>NULL if c.gone else <const char*>b"closed by the peer before its response")
-    elif is_holding_much(&loop.scratch) or gather_is_due(&loop.gather):
+    elif loop.gather.request_count > 0 and (is_holding_much(&loop.scratch) or gather_is_due(&loop.gather)):
         write_gathered(loop)
 
 
+cdef void serve_waiting(Loop* loop, Request* request, bint expired) noexcept nogil:
+    cdef Connection* c = request.connection
+    if expired:
+        request_stop_listening(request)  # even if it is not answered, as while the connection closes
+    # A letter may be late: the wait has ended for another reason, or the connection closes.
+    if request.stage == APPENDED or request.stage == SHORT:
+        look_again(request, expired)
+    serve(loop, c)
+
+
+cdef bint goes_on(Loop* loop, Connection* c, Step step) noexcept nogil:
+    """Whether there is something for this step, though no event says so again."""
+    cdef int64_t size = 0
+    if step == REST or c.waiting.next != &c.waiting:
+        return False
+    if step != READ_ON or c.readable or c.peer_closed:
+        return True
+    return next_frame(c, loop.shared.max_request_bytes, &size) != FRAME_PARTIAL
+
+
+cdef Step finish_turn(Loop* loop, Connection* c) noexcept nogil:
+    """After the write: take the steps that it brings, and send. WRITE: there is more to write first."""
+    cdef bint held_back = c.unsent_bytes > MAX_UNSENT_BYTES
+    cdef Step step = take_steps(loop, c)
+    if step == WRITE:
+        link_append(&loop.answering, &c.answering)
+        return WRITE
+    if goes_on(loop, c, step):
+        link_append(&loop.ready, &c.ready)
+    if not send_some(loop, c):
+        return REST
+    if c.closing and c.first == NULL:
+        finish_close(loop, c, NULL)
+    elif held_back and c.unsent_bytes <= MAX_UNSENT_BYTES:
+        # Requests that are here already announce themselves by no event.
+        link_append(&loop.ready, &c.ready)
+    return REST
+
+
 cdef void send_answers(Loop* loop) noexcept nogil:
-    cdef Connection* c
-    cdef bint held_back
-    write_gathered(loop)
-    while loop.answering.next != &loop.answering:
-        c = loop.answering.next.owner
-        link_remove(&c.answering)
-        held_back = c.unsent_bytes > UNSENT_BYTES_TO_READ_ON
-        if not send_some(loop, c):
-            continue
-        if c.closing and c.first == NULL:
-            finish_close(loop, c, NULL)
-        elif held_back and c.unsent_bytes <= UNSENT_BYTES_TO_READ_ON:
-            # Requests that are here already announce themselves by no event.
-            link_append(&loop.ready, &c.ready)
+    cdef Link* first
+    cdef Step step
+    while loop.gather.request_count > 0 or loop.answering.next != &loop.answering:
+        if loop.gather.request_count > 0:
+            write_gathered(loop)
+        step = REST
+        while loop.answering.next != &loop.answering and step == REST:
+            first = loop.answering.next
+            link_remove(first)
+            step = finish_turn(loop, first.owner)
 
 
 cdef void on_event(Loop* loop, Connection* c, uint32_t events) noexcept nogil:
@@ -499,7 +398,7 @@ cdef void on_event(Loop* loop, Connection* c, uint32_t events) noexcept nogil:
     if events & EPOLLRDHUP:
         c.peer_closed = True
         c.readable = True
-        if c.gathered > 0:
+        if line_count(&c.line, GATHERED) > 0:
             write_gathered(loop)
     if events & EPOLLIN:
         c.readable = True

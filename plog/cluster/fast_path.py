@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from plog._native.commit_queue import CommitThread
+from plog._native.log_flush import CommitThread
 from plog._native.served import ServedPartitions
 from plog._native.work_queue import WorkThread
 from plog.cluster.disks import Disks

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from plog._native import batch, request_forms, validation
-from plog._native.commit_queue import CommitThread
+from plog._native.log_flush import CommitThread
 from plog._native.partition_log import PartitionLog
 from plog._native.served import ServedPartitions
 from plog._native.topic_traffic import TopicTraffic

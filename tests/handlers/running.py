@@ -91,6 +91,12 @@ class Running:
         """Wait until that is their number."""
         eventually(lambda: self.requests >= requests, f"{requests} requests are read")
 
+    def until_responded(self, responses: int) -> None:
+        """Wait until the reactor has queued that many responses."""
+        eventually(
+            lambda: self.broker.reactor_stats.responses >= responses, f"{responses} responses"
+        )
+
     def send(self, request: Struct, version: int) -> None:
         self.socket.sendall(framed(request, version, next(self._ids)))
 

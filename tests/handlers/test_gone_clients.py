@@ -7,6 +7,7 @@ import logging
 import random
 import socket
 import struct
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -194,3 +195,26 @@ def test_records_that_had_come_are_appended_however_their_client_leaves(
     eventually(lambda: end_of(running, topic) == 4, "all are appended")
     eventually(lambda: running.broker.reactor_stats.connections == 2, "it is closed")
     assert running.broker.reactor_stats.waiting == 0
+
+
+def test_fetch_that_waits_behind_an_unsent_response_holds_up_no_other_client(start: Start) -> None:
+    running, topic = start(num_network_threads=1)
+    produce(running.wire, topic, make_batch([b"v" * 60_000]))
+    with socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.connect(("127.0.0.1", running.port))
+        sent = running.broker.reactor_stats.bytes_out
+        for n in range(300):  # until the kernel takes no more
+            responses = running.broker.reactor_stats.responses
+            client.sendall(framed(fetch_request((topic, 0, 0)), 12, n))
+            running.until_responded(responses + 1)
+            before, sent = sent, running.broker.reactor_stats.bytes_out
+            if n > 1 and sent - before < 60_000:
+                break
+        read = running.requests
+        client.sendall(framed(fetch_request((topic, 0, 1), max_wait_ms=100), 12, 999))
+        running.until_read(read + 1)
+        client.shutdown(socket.SHUT_WR)
+        until = time.monotonic() + 0.3  # beyond the wait's deadline
+        while time.monotonic() < until:
+            assert produce(running.wire, topic, make_batch()).error_code == 0

@@ -26,6 +26,10 @@ RESPONSES = Family(
     "Responses with an error, once for each error in them; NONE counts those without any.",
     ("api", "error"),
 )
+BROKEN = Family(
+    "plog_broken_requests_total",
+    "Connections closed by an internal error in the order of a request's stages.",
+)
 HANDED_OVER = Family(
     "plog_handed_over_total", "Requests handed over from the fast path to Python.", ("reason",)
 )
@@ -54,6 +58,7 @@ class Network(Collector):
         RECEIVED,
         SENT,
         RESPONSES,
+        BROKEN,
         HANDED_OVER,
         DURATION,
     )
@@ -88,6 +93,8 @@ class Network(Collector):
                 ((api_name(api), error_name(code)), count)
                 for (api, code), count in sorted(responses.items())
             )
+        if stats.broken:
+            yield BROKEN.one(stats.broken)
         if reasons := [((reason,), count) for reason, count in stats.handed_over.items() if count]:
             yield HANDED_OVER.of(reasons)
         times = [

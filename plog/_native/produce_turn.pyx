@@ -1,0 +1,210 @@
+"""What a reactor's thread does with a Produce, step by step: check, take in, conclude, respond.
+
+Decides which thread does the next step. `produce_path` knows what a Produce means, `request_line` when
+its turn has come.
+"""
+
+from libc.stdint cimport int64_t, uint8_t, uint64_t
+
+from plog._native.connection cimport answer_room, let_go_of_buffers, link_append
+from plog._native.connections cimport give_up
+from plog._native.files cimport calls
+from plog._native.gather cimport gather_add, gather_clear, gather_write
+from plog._native.histogram cimport times_note
+from plog._native.lanes cimport lane_ask, lane_post
+from plog._native.locks cimport store
+from plog._native.produce_path cimport (
+    ACKS_NONE, PRODUCE_ANSWERED, PRODUCE_BESIDE, PRODUCE_UNUSUAL_BATCH, PRODUCE_UNUSUAL_FORM, PRODUCE_UNUSUAL_PARTITION,
+    PRODUCE_WAITS, ProduceCall, ProduceOutcome, produce_answer_size, produce_check, produce_conclude,
+    produce_encode_answer, produce_expire, produce_is_settled, produce_part, produce_slow_disk)
+from plog._native.reactor_types cimport (
+    DONE, NO_MEMORY, PASSED_APPEND, PASSED_BATCH, PASSED_FORM, PASSED_PARTITION, PREFIX_BYTES, RESPONSE_ERRORS,
+    WRITE_FIRST, Connection, Gather, Line)
+from plog._native.request cimport RequestHead, read_head
+from plog._native.request_line cimport line_count, line_follow, parts_advance, request_advance
+from plog._native.request_stages cimport (
+    ASKED, CHECKED, FOUND_COLD, FOUND_LONG, FOUND_UNUSUAL, GATHERED, IS_SAFE, ON_DISK, REFUSED, UNUSUAL, WROTE)
+from plog._native.requests cimport (
+    request_copy, request_count_memory, request_cut, request_forget_parts, request_free_bytes,
+    request_leave_buffer)
+from plog._native.work_queue cimport Task, WorkQueue
+
+
+cdef int reason_of(ProduceOutcome outcome) noexcept nogil:
+    if outcome == PRODUCE_UNUSUAL_FORM:
+        return PASSED_FORM
+    if outcome == PRODUCE_UNUSUAL_PARTITION:
+        return PASSED_PARTITION
+    if outcome == PRODUCE_UNUSUAL_BATCH:
+        return PASSED_BATCH
+    return PASSED_APPEND
+
+
+# --- checking -------------------------------------------------------------------------------------
+
+cdef ProduceOutcome check(Request* request, bint in_reactor) noexcept nogil:
+    cdef const uint8_t* end = request.bytes + request.size
+    cdef RequestHead* head = &request.produce.head
+    cdef const uint8_t* p = read_head(request.bytes, end, head)
+    return produce_check(request.loop.shared.served, &request.produce, p, end, calls().now_ms(), in_reactor)
+
+
+cdef Done leave_to(Request* request, WorkQueue* queue) noexcept nogil:
+    """Another thread reads it again from its first byte."""
+    request_forget_parts(request)
+    if not request_cut(request):
+        return NO_MEMORY
+    request_advance(
+        &request.connection.line, request, FOUND_LONG if queue == request.loop.shared.served.compute else FOUND_COLD)
+    lane_ask(request, queue, work_on)
+    return DONE
+
+
+cdef Done produce_look_aside(Request* request) noexcept nogil:
+    return leave_to(request, request.loop.shared.served.compute)
+
+
+cdef Done produce_look_at(Loop* loop, Request* request) noexcept nogil:
+    cdef Connection* c = request.connection
+    cdef ProduceOutcome outcome
+    request.bytes = c.buffer + c.start + PREFIX_BYTES
+    outcome = check(request, True)
+    if outcome == PRODUCE_ANSWERED:
+        request_leave_buffer(request)
+        # The next request need not wait for this one: writes and flushes are shared, and so is the time they take.
+        gather_add(&loop.gather, request, calls().now_ms())
+        line_follow(&c.line, request)
+        return DONE
+    if outcome == PRODUCE_BESIDE and line_count(&c.line, GATHERED) > 0:
+        request_forget_parts(request)  # the disk's thread must not append it before them
+        return WRITE_FIRST
+    if outcome == PRODUCE_BESIDE:
+        return leave_to(request, request.produce.queue)
+    request.passed = reason_of(outcome)
+    if not request_cut(request):
+        return NO_MEMORY
+    request_advance(&c.line, request, FOUND_UNUSUAL)
+    return DONE
+
+
+cdef void work_on(Task* task) noexcept nogil:
+    """In another thread, whose the request is."""
+    cdef Request* request = <Request*>task
+    cdef bint appends = request.stage == ON_DISK
+    cdef ProduceOutcome outcome = PRODUCE_ANSWERED
+    if request.produce.parts.count == 0:  # else it was checked, and then found its disk slow
+        outcome = check(request, False)
+        if outcome != PRODUCE_ANSWERED:
+            parts_advance(request, FOUND_UNUSUAL)
+    # A compute thread must not meet a disk, or all directories would wait for it.
+    if appends and outcome == PRODUCE_ANSWERED:
+        outcome = produce_conclude(&request.produce, calls().now_ms(), True, False)
+    if outcome != PRODUCE_ANSWERED and outcome != PRODUCE_WAITS:
+        request.passed = reason_of(outcome)
+    lane_post(request)
+
+
+# --- appending ------------------------------------------------------------------------------------
+
+cdef Done produce_take_in(Loop* loop, Request* request) noexcept nogil:
+    cdef Line* line = &request.connection.line
+    cdef WorkQueue* disk = produce_slow_disk(&request.produce)
+    if disk == NULL:
+        gather_add(&loop.gather, request, calls().now_ms())
+        line_follow(line, request)
+        return DONE
+    if line_count(line, GATHERED) > 0:
+        return WRITE_FIRST
+    request_advance(line, request, FOUND_COLD)
+    lane_ask(request, disk, work_on)
+    return DONE
+
+
+cdef Done conclude(Request* request, int64_t now_ms) noexcept nogil:
+    cdef Line* line = &request.connection.line
+    cdef bint may_append = line_count(line, ASKED) + line_count(line, UNUSUAL) == 0
+    produce_conclude(&request.produce, now_ms, may_append, True)
+    if request.produce.parts.count == 0:
+        parts_advance(request, WROTE)
+        parts_advance(request, IS_SAFE)
+    line_follow(line, request)
+    return settle_bytes(request)
+
+
+cdef void write_gathered(Loop* loop) noexcept nogil:
+    cdef Gather* gather = &loop.gather
+    cdef Request* request
+    cdef int64_t now_ms
+    cdef int64_t number
+    if gather.request_count == 0:
+        return
+    gather_write(gather)
+    now_ms = calls().now_ms()
+    for number in range(gather.request_count):
+        request = gather.requests[number]
+        link_append(&loop.answering, &request.connection.answering)
+        if conclude(request, now_ms) == NO_MEMORY:
+            give_up(loop, request.connection, b"out of memory for a request")
+    gather_clear(gather)
+    let_go_of_buffers(&loop.scratch, &loop.shared.budget)
+
+
+cdef Done produce_came_back(Request* request) noexcept nogil:
+    line_follow(&request.connection.line, request)
+    return DONE if request.stage == CHECKED else settle_bytes(request)
+
+
+cdef Done settle_bytes(Request* request) noexcept nogil:
+    """Keep its bytes for Python alone."""
+    if request.stage == UNUSUAL:
+        request.passed = request.passed or PASSED_APPEND
+        if not request_copy(request):
+            return NO_MEMORY
+    else:
+        request_free_bytes(request)
+    request.deadline_us = calls().monotonic_us() + 1000 * <int64_t>max(request.produce.timeout_ms, 0)
+    if request.stage < REFUSED or request.connection.line.first != request:
+        request_count_memory(request)
+    return DONE
+
+
+cdef void produce_look_again(Request* request, bint expired) noexcept nogil:
+    if not produce_is_settled(&request.produce) and expired:
+        produce_expire(&request.produce)
+    line_follow(&request.connection.line, request)
+
+
+# --- the response ---------------------------------------------------------------------------------
+
+cdef inline void count(int64_t* number) noexcept nogil:
+    store(number, number[0] + 1)
+
+
+cdef void count_errors(Loop* loop, const ProduceCall* call) noexcept nogil:
+    """Count the response once for each error in it."""
+    cdef uint64_t seen = 0
+    cdef int64_t number
+    cdef int code
+    for number in range(call.parts.count):
+        seen |= <uint64_t>1 << produce_part(call, number).error
+    if seen <= 1:
+        count(&loop.produce_responses[0])
+        return
+    for code in range(RESPONSE_ERRORS):
+        if seen >> code & 1:
+            count(&loop.produce_responses[code])
+
+
+cdef Done produce_respond(Loop* loop, Request* request) noexcept nogil:
+    cdef ProduceCall* call = &request.produce
+    cdef uint8_t* room
+    times_note(&loop.produce_times, calls().monotonic_us() - call.head.received_us)
+    if call.acks == ACKS_NONE:
+        return DONE
+    room = answer_room(request.connection, produce_answer_size(call))
+    if room == NULL:
+        return NO_MEMORY
+    produce_encode_answer(call, room)
+    count(&loop.responses)
+    count_errors(loop, call)
+    return DONE
