@@ -172,7 +172,7 @@ class Accumulator:
         self._bell.setblocking(False)
         self.wake_socket.setblocking(False)
         self._sleeps_until = -FOREVER  # -inf while the sender is awake
-        self._must_look = False  # something changed since its last `take`
+        self._must_look = False  # something changed since its last `begin_look`
         self.sender_ident: int | None = None
 
     # -- for the threads that send
@@ -424,7 +424,6 @@ class Accumulator:
         with self._lock:
             if self._is_aborted:
                 return chosen, expired, now
-            self._must_look = False
             at_once = self._flushing > 0 or self._is_closed or self._waiting_for_room > 0
             for queue in list(self._busy.values()):
                 while queue.batches and queue.batches[0].deadline <= now:
@@ -509,10 +508,15 @@ class Accumulator:
             self._changed.notify_all()
         return left
 
+    def begin_look(self) -> None:
+        """Begin to look for work: each later change wakes the sender."""
+        with self._lock:
+            self._must_look = False
+
     def sleep_until(self, due: float) -> bool:
         """Note until when the sender sleeps; return False if it must look again first."""
         with self._lock:
-            # A `close` between `is_finished` and `take` has set `_must_look`, which `take` clears.
+            # `begin_look` has cleared the mark of a `close` that came just before it.
             is_over = self._is_aborted or (self._is_closed and not self._busy)
             if self._must_look or is_over:
                 return False

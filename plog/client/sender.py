@@ -177,6 +177,7 @@ class Sender(threading.Thread):
         return self._drained_all.wait(max(timeout_s, 0))
 
     def _step(self) -> None:
+        self._accumulator.begin_look()
         due = self._learn_topics()
         while True:
             chosen, expired, next_due = self._accumulator.take(time.monotonic(), self._may_send)

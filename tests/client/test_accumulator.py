@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from plog.client.accumulator import FOREVER, Accumulator, Bounds
+from plog.client.accumulator import FOREVER, Accumulator, Bounds, ProducerClosed
 from plog.client.partitioner import StickyPartitioner
+from tests.waiting import until
 
 
 @pytest.fixture
@@ -33,11 +35,28 @@ def test_sender_does_not_sleep_through_a_close_that_came_before_its_look(
     # As the sender's loop does, with `close` between its first two steps.
     assert not accumulator.is_finished
     accumulator.close(abort=abort)
+    accumulator.begin_look()
     accumulator.take(0.0, lambda queue: True)
     assert not accumulator.sleep_until(FOREVER)
 
 
+def test_sender_does_not_sleep_through_a_topic_that_came_after_its_look_at_topics(
+    accumulator: Accumulator,
+) -> None:
+    accumulator.begin_look()
+    assert not accumulator.wanted_topics()
+    with ThreadPoolExecutor(1) as pool:
+        appended = pool.submit(accumulator.append, "topic", b"v", None, (), None, -1, None)
+        until(accumulator.wanted_topics)
+        accumulator.take(0.0, lambda queue: True)
+        sleeps = accumulator.sleep_until(FOREVER)
+        accumulator.close()
+        assert isinstance(appended.exception(), ProducerClosed)
+    assert not sleeps
+
+
 def test_sender_sleeps_while_there_is_nothing_to_do(accumulator: Accumulator) -> None:
+    accumulator.begin_look()
     accumulator.take(0.0, lambda queue: True)
     assert accumulator.sleep_until(FOREVER)
     accumulator.close()
