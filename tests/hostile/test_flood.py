@@ -12,7 +12,7 @@ import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from itertools import pairwise
+from itertools import combinations
 from statistics import median
 from typing import Protocol
 
@@ -43,10 +43,10 @@ CONNECTIONS = 128
 POOL = 20_000
 GROWTH = 24 * MIB
 """What may be resident more after the flood than after its first twentieth."""
-PARTS = 5
-"""In which the rest is sent, and memory looked at between them."""
+PARTS = 10
+"""In which the second half is sent, and memory looked at between them: the heap has its size."""
 LEFT_BY_FRAME, LEFT_BY_STREAM = 150, 1000
-"""Bytes that each may leave behind, in the median of the parts: a leak does so in all of them."""
+"""Bytes that each may leave behind (`leak`)."""
 NOTICES = MOST_NOTICES * 1000
 """Memory that the notices of altered configs take, for a quarter of an hour."""
 EXPECTED = (
@@ -109,6 +109,15 @@ def delete_all_but(broker: BrokerProcess, kept: str) -> None:
         wire.ask(DeleteTopicsRequest(topics=asked, timeout_ms=WAIT_MS), 6)
 
 
+def leak(resident: list[int]) -> float:
+    """Return by how much memory grows from one look to the next: the median over all pairs.
+
+    A leak grows between any two looks. A heap that grows once, or shrinks once, counts little.
+    """
+    looks = list(enumerate(resident))
+    return median((b - a) / (j - i) for (i, a), (j, b) in combinations(looks, 2))
+
+
 class Attackers(Protocol):
     """Whoever sends many hostile things over many connections."""
 
@@ -148,11 +157,12 @@ def endure(
                 topic, topic_id = create_topic(wire, requests.TOPIC, requests.PARTITIONS)
             companion.go_on()
             attackers = gather(broker.port, topic, frames.recorded(topic_id))
-            part = (count - count // 20) // PARTS
-            attackers.send(count - PARTS * part)
+            first, part = count // 20, count // 2 // PARTS
+            attackers.send(first)
             memory_before, threads_before = memory(broker, "VmRSS"), threads(broker)
             began = time.monotonic()
-            resident = [memory_before]
+            attackers.send(count - first - PARTS * part)
+            resident = [memory(broker, "VmRSS")]
             for _ in range(PARTS):
                 attackers.send(part)
                 resident.append(memory(broker, "VmRSS"))
@@ -170,7 +180,7 @@ def endure(
             open_after = descriptors(broker)
         lines = under.lines.all()
         told = len(under.lines.closings())
-        left = median(after - before for before, after in pairwise(resident)) / part
+        left = leak(resident) / part
         record_property(
             "figures",
             f"{count} over {attackers.connections} connections in {took_s:.0f} s: "
