@@ -48,7 +48,7 @@ def broker(plane: Plane, tmp_path: Path) -> Iterator[BrokerProcess]:
 
 
 @pytest.fixture(scope="module")
-def driver(
+def only_driver(
     cluster: Standalone,
     tmp_path_factory: pytest.TempPathFactory,
     workers_find_plog: dict[str, str],
@@ -58,6 +58,14 @@ def driver(
     running = Driver(directory, workers_find_plog, "-m", module, cluster.url, takes_orders=True)
     yield running
     running.kill()
+
+
+@pytest.fixture
+def driver(cluster: Standalone, only_driver: Driver) -> Driver:
+    """Return the driver, with an executor on each worker: an earlier test may have killed some."""
+    cluster.restore()
+    until(lambda: all(one.executors() for one in cluster.workers.values()), "executors", 60)
+    return only_driver
 
 
 class Order:
@@ -122,17 +130,20 @@ def test_topic_is_loaded_into_parquet_by_both_workers(
 
 @pytest.mark.long
 def test_topic_is_loaded_into_parquet_by_spark_submit(
-    cluster: Standalone, broker: BrokerProcess, tmp_path: Path, workers_find_plog: dict[str, str]
+    broker: BrokerProcess, tmp_path: Path, workers_find_plog: dict[str, str]
 ) -> None:
+    """On a cluster of its own: the driver of the other tests leaves no core free on theirs."""
     path = tmp_path / "warehouse"
     where = "--bootstrap-server", broker.bootstrap, "--topic", "source", "--path", str(path)
-    done = submit(workers_find_plog, "load_parquet.py", *where, master=cluster.url)
+    with Standalone(tmp_path, workers_find_plog) as cluster:
+        done = submit(workers_find_plog, "load_parquet.py", *where, master=cluster.url)
+        logs = [worker.log for worker in cluster.workers.values()]
     assert done.returncode == 0, done.stderr
     assert f"Loaded: {RECORDS:,} records" in done.stdout
     loaded = [int(value) for value in pq.read_table(path).column("value").to_pylist()]
     assert sorted(loaded) == list(range(RECORDS))
-    for worker in cluster.workers.values():
-        assert "for load parquet" in worker.log
+    for log in logs:
+        assert "for load parquet" in log
 
 
 def test_nothing_is_seen_of_an_attempt_that_fails_and_of_one_that_is_overtaken(
@@ -158,7 +169,6 @@ def test_nothing_is_seen_of_an_attempt_that_fails_and_of_one_that_is_overtaken(
 def test_topic_is_read_and_copied_while_an_executor_and_a_worker_are_killed(
     cluster: Standalone, broker: BrokerProcess, driver: Driver, checkpoint: str
 ) -> None:
-    cluster.restore()  # if this test has run before, on the other plane
     chance = random.Random(run_seed())
     copies = Order(driver, broker, "copy", "sink", checkpoint)
     copies.wait_for("batch 1")
