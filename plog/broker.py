@@ -364,6 +364,7 @@ class Broker:
             dispatcher,
             loop,
             touch,
+            decide=dispatcher.decide,
             most_at_work=self._static.queued_max_requests,
         )
         undo.push_async_callback(control_plane.stop, STOP_HANDLERS_MS, STOP_DRAIN_MS)

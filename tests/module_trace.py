@@ -65,6 +65,8 @@ HELPERS = {
     "mailbox": "queue: knows nothing of its letters",
     "memory_waits": "limits a connection before it has read the request",
     "notes": "queue: events for Python",
+    "produce_answer": "bytes: the fields of a response",
+    "produce_request": "bytes: the fields of a request",
     "produce_rules": "bytes: a verdict on a batch by itself",
     "producers": "table: a verdict on a sequence number",
     "record_view": "bytes: the records of a batch",

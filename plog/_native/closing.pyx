@@ -11,8 +11,8 @@ from plog._native.connections cimport count_up, leave
 from plog._native.notes cimport add_note, note_new, note_text
 from plog._native.produce_turn cimport write_gathered
 from plog._native.reactor_types cimport EVENT_LEFT, REASON_BYTES, Note
-from plog._native.request_line cimport line_count, line_owes_appends, request_advance, request_is_aside
-from plog._native.request_stages cimport CLOSED, GATHERED
+from plog._native.request_line cimport line_has_gathered, line_owes_appends, request_advance, request_is_aside
+from plog._native.request_stages cimport CLOSED
 from plog._native.requests cimport request_end
 
 cdef extern from "<sys/epoll.h>" nogil:
@@ -25,7 +25,7 @@ cdef extern from "<sys/epoll.h>" nogil:
 
 cdef void write_its_requests(Loop* loop, Connection* c) noexcept nogil:
     """Requests that have come whole are appended. The stages of a broken line do not say where its requests are."""
-    if line_count(&c.line, GATHERED) > 0 or c.line.is_broken:
+    if line_has_gathered(&c.line) or c.line.is_broken:
         write_gathered(loop)
 
 

@@ -5,7 +5,6 @@ from plog._native.fetch_call cimport FetchCall, FetchOutcome
 from plog._native.fetch_sessions cimport SessionTable
 from plog._native.served cimport ServedTable
 
-cdef void fetch_init(FetchCall* call) noexcept nogil
 # Give the pins back; the memory of the lists is kept for the next request.
 cdef void fetch_clear(FetchCall* call) noexcept nogil
 cdef void fetch_release(FetchCall* call) noexcept nogil

@@ -9,12 +9,11 @@ unusual is not counted again.
 
 from libc.errno cimport EAGAIN
 from libc.stdint cimport int32_t, int64_t, uint8_t
-from libc.string cimport memset
 
 from plog._native.aborted_list cimport AbortedList, AbortedWalk, aborted_count, aborted_next, aborted_release
 from plog._native.fetch_call cimport (
     FETCH_ANSWERED, FETCH_BESIDE, FETCH_IDS_SINCE, FETCH_UNUSUAL_FORM, FETCH_UNUSUAL_PARTITION,
-    FETCH_UNUSUAL_READ, FETCH_WAITS, FetchPart, fetch_part)
+    FETCH_UNUSUAL_READ, FETCH_WAITS, FETCH_ZSTD_SINCE, FetchPart, fetch_part)
 from plog._native.fetch_request cimport fetch_read_request
 from plog._native.fetch_sessions cimport (
     FINAL_EPOCH, INITIAL_EPOCH, NO_SESSION_ID, SESSION_ENDED, SESSION_NEW, SESSION_NEXT, SESSION_NONE,
@@ -40,10 +39,6 @@ cdef enum:
 
 
 # --- memory ---------------------------------------------------------------------------------------
-
-cdef void fetch_init(FetchCall* call) noexcept nogil:
-    memset(call, 0, sizeof(FetchCall))
-
 
 cdef void unpin(FetchPart* part) noexcept nogil:
     if part.read.segment != NULL:
@@ -97,6 +92,9 @@ cdef FetchOutcome take_part(FetchCall* call, Served* served, const Wanted* wante
     """Read this too. The caller's pin goes along, whatever comes of it."""
     cdef FetchPart* part
     if served == NULL:
+        return FETCH_UNUSUAL_PARTITION
+    if served.produce_is_pythons and call.head.version < FETCH_ZSTD_SINCE:
+        served_release(served)  # its codec may be one that this version does not have
         return FETCH_UNUSUAL_PARTITION
     part = <FetchPart*>part_add(&call.parts, sizeof(FetchPart))
     if part == NULL:

@@ -6,6 +6,7 @@ has come.
 
 from libc.stdint cimport int64_t, uint8_t
 
+from plog._native.callout_reasons cimport REASON_PARTITION, REASON_READ, REASON_REQUEST, Reason
 from plog._native.fetch_answer cimport fetch_answer
 from plog._native.fetch_call cimport (
     FETCH_ANSWERED, FETCH_BESIDE, FETCH_UNUSUAL_FORM, FETCH_UNUSUAL_PARTITION, FETCH_WAITS, FetchOutcome)
@@ -15,7 +16,7 @@ from plog._native.histogram cimport times_note
 from plog._native.lanes cimport lane_ask, lane_post
 from plog._native.locks cimport store
 from plog._native.reactor_types cimport (
-    DONE, NO_MEMORY, PASSED_FORM, PASSED_PARTITION, PASSED_READ, PREFIX_BYTES, Connection)
+    DONE, NO_MEMORY, PREFIX_BYTES, Connection)
 from plog._native.request cimport RequestHead, read_head
 from plog._native.request_line cimport line_follow, parts_advance, request_advance
 from plog._native.request_stages cimport CHANGED, EXPIRED, FOUND_COLD, FOUND_UNUSUAL, SHORT, TOO_LITTLE, WAS_READ
@@ -27,18 +28,18 @@ cdef enum:
     LARGEST_WAITING_BYTES = 64 * 1024
 
 
-cdef int reason_of(FetchOutcome outcome) noexcept nogil:
+cdef Reason reason_of(FetchOutcome outcome) noexcept nogil:
     if outcome == FETCH_UNUSUAL_FORM:
-        return PASSED_FORM
+        return REASON_REQUEST
     if outcome == FETCH_UNUSUAL_PARTITION:
-        return PASSED_PARTITION
-    return PASSED_READ
+        return REASON_PARTITION
+    return REASON_READ
 
 
 cdef void note_outcome(Request* request, FetchOutcome outcome, bint may_wait) noexcept nogil:
     """Of a read: what happens to its partitions. May be called by another thread, whose the request is."""
     if outcome != FETCH_ANSWERED and outcome != FETCH_WAITS:
-        request.passed = reason_of(outcome)
+        request.reason = reason_of(outcome)
         parts_advance(request, FOUND_UNUSUAL)
         return
     if request.fetch.parts.count == 0:
@@ -111,7 +112,7 @@ cdef inline void count(int64_t* number) noexcept nogil:
 cdef Done fetch_respond(Loop* loop, Request* request) noexcept nogil:
     cdef Connection* c = request.connection
     if not fetch_settle(&request.fetch):
-        request.passed = PASSED_READ
+        request.reason = REASON_READ
         if request.in_buffer and not request_cut(request):
             return NO_MEMORY
         request_advance(&c.line, request, FOUND_UNUSUAL)

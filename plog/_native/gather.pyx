@@ -12,10 +12,10 @@ from plog._native.log_append cimport (
     APPEND_DONE, APPEND_DUPLICATE, GROUP_TRIES, GROUP_WAITS, AppendGroup, group_abandon, group_add, group_close,
     group_open, group_release, group_write)
 from plog._native.partition cimport Partition
-from plog._native.produce_path cimport ProduceCall, ProducePart, produce_part
+from plog._native.produce_call cimport ProduceCall, ProducePart, produce_part
 from plog._native.reactor_types cimport MOST_GATHERED, MOST_GROUPS, Gather, PartitionWrite, Request
-from plog._native.request_line cimport parts_advance
-from plog._native.request_stages cimport TAKEN_IN
+from plog._native.request_line cimport parts_advance, parts_advance_from
+from plog._native.request_stages cimport CHECKED, TAKEN_IN
 from plog._native.served cimport Served
 from plog._native.topic_traffic cimport traffic_received
 from plog._native.work_queue cimport work_note_time, work_patience_us
@@ -48,26 +48,37 @@ cdef AppendGroup* group_of(Gather* gather, const Served* served) noexcept nogil:
     return &write.group
 
 
+cdef bint add_part(Gather* gather, ProduceCall* call, ProducePart* part, int64_t now_ms) noexcept nogil:
+    """Take its batch into the group of its partition. False: it is to be written behind that."""
+    cdef AppendGroup* group = group_of(gather, part.served)
+    if group == NULL:
+        return False
+    group_add(group, part.records, part.size, now_ms, NULL, &call.writer, &part.result)
+    if part.result.status != APPEND_DONE and part.result.status != APPEND_DUPLICATE:
+        return False
+    part.group = group
+    gather.bytes += part.size
+    return True
+
+
 cdef void gather_add(Gather* gather, Request* request, int64_t now_ms) noexcept nogil:
     cdef ProduceCall* call = &request.produce
     cdef ProducePart* part
     cdef int64_t number
+    cdef bint all_went_in = True
     for number in range(call.parts.count):
         part = produce_part(call, number)
-        part.group = group_of(gather, part.served)
-        if part.group == NULL:
-            break
-        group_add(part.group, part.records, part.size, now_ms, NULL, &call.writer, &part.result)
-        if part.result.status != APPEND_DONE and part.result.status != APPEND_DUPLICATE:
-            break
-        gather.bytes += part.size
-        call.appended += 1
-    parts_advance(request, TAKEN_IN)  # also those that it did not go in with: they are written behind the group
+        if part.stage == CHECKED and all_went_in:
+            all_went_in = add_part(gather, call, part, now_ms)
+    # Also those that did not go in: they are written behind the groups.
+    if call.parts.count == 0:
+        parts_advance(request, TAKEN_IN)
+    parts_advance_from(request, CHECKED, TAKEN_IN)
     gather.requests[gather.request_count] = request
     gather.request_count += 1
     gather.is_full = (
         gather.request_count == MOST_GATHERED or gather.bytes >= ENOUGH_BYTES or gather_is_due(gather)
-        or call.appended < call.parts.count)
+        or not all_went_in)
 
 
 cdef bint gather_is_due(const Gather* gather) noexcept nogil:

@@ -6,6 +6,8 @@ class Histogram:
 
     def note(self, us: int) -> None:
         """One more, that took so many microseconds; less than none is none."""
+    def add_all(self, other: Histogram) -> None:
+        """Add all that another one has."""
     @property
     def counts(self) -> tuple[int, ...]:
         """How many fell in each bucket."""

@@ -50,6 +50,9 @@ cdef class Histogram:
             add(&self.times.counts[number], load(&times.counts[number]))
         add(&self.times.total_us, load(&times.total_us))
 
+    def add_all(self, Histogram other not None):
+        self.add(&other.times)
+
     @property
     def counts(self):
         cdef int number

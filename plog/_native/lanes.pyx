@@ -11,7 +11,8 @@ from plog._native.fetch_path cimport fetch_is_stale
 from plog._native.locks cimport exchange
 from plog._native.mailbox cimport mailbox_put
 from plog._native.partition cimport Partition, Waiter, partition_add_waiter
-from plog._native.produce_path cimport ProducePart, produce_is_stale, produce_part
+from plog._native.produce_call cimport ProducePart, produce_part
+from plog._native.produce_path cimport produce_is_stale
 from plog._native.reactor_types cimport ASK_FINISH, ASK_RECHECK, KIND_PRODUCE, Connection, Link
 from plog._native.request_stages cimport APPENDED
 from plog._native.requests cimport request_count_memory, request_free

@@ -26,7 +26,6 @@ cdef Note* note_new(int kind, Connection* c, int64_t text_bytes) noexcept nogil:
 
 cdef void note_free(Note* note) noexcept nogil:
     free(note.base)
-    free(note.appended)
     free(note)
 
 

@@ -5,7 +5,7 @@ from libc.string cimport memset
 
 cdef enum:
     FEWEST_PARTS = 4
-    MOST_PARTS = 100000          # a request of more is Python's
+    MOST_PARTS = 250000          # no request has more elements
 
 ctypedef struct PartList:
     void* items

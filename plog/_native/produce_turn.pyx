@@ -4,40 +4,33 @@ Decides which thread does the next step. `produce_path` knows what a Produce mea
 its turn has come.
 """
 
-from libc.stdint cimport int64_t, uint8_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t
+from libc.string cimport memset
 
-from plog._native.connection cimport answer_room, let_go_of_buffers, link_append
+from plog._native.callout_reasons cimport REASON_NONE
+from plog._native.connection cimport let_go_of_buffers, link_append
 from plog._native.connections cimport give_up
 from plog._native.files cimport calls
 from plog._native.gather cimport gather_add, gather_clear, gather_write
 from plog._native.histogram cimport times_note
 from plog._native.lanes cimport lane_ask, lane_post
 from plog._native.locks cimport store
+from plog._native.produce_answer cimport produce_answer
+from plog._native.produce_call cimport ACKS_NONE, ProduceCall, produce_part
 from plog._native.produce_path cimport (
-    ACKS_NONE, PRODUCE_ANSWERED, PRODUCE_BESIDE, PRODUCE_UNUSUAL_BATCH, PRODUCE_UNUSUAL_FORM, PRODUCE_UNUSUAL_PARTITION,
-    PRODUCE_WAITS, ProduceCall, ProduceOutcome, produce_answer_size, produce_check, produce_conclude,
-    produce_encode_answer, produce_expire, produce_is_settled, produce_part, produce_slow_disk)
+    PRODUCE_BESIDE, PRODUCE_CHECKED, ProduceOutcome, produce_check, produce_conclude,
+    produce_expire, produce_move, produce_settle, produce_slow_disk)
 from plog._native.reactor_types cimport (
-    DONE, NO_MEMORY, PASSED_APPEND, PASSED_BATCH, PASSED_FORM, PASSED_PARTITION, PREFIX_BYTES, RESPONSE_ERRORS,
-    WRITE_FIRST, Connection, Gather, Line)
+    DONE, FIRST_ERROR, NO_MEMORY, PREFIX_BYTES, RESPONSE_ERRORS, WRITE_FIRST, Connection, Gather, Line)
 from plog._native.request cimport RequestHead, read_head
-from plog._native.request_line cimport line_count, line_follow, parts_advance, request_advance
+from plog._native.request_line cimport (
+    line_count, line_follow, line_is_passed, parts_advance, parts_advance_from, request_advance)
 from plog._native.request_stages cimport (
-    ASKED, CHECKED, FOUND_COLD, FOUND_LONG, FOUND_UNUSUAL, GATHERED, IS_SAFE, ON_DISK, REFUSED, UNUSUAL, WROTE)
+    APPENDED, CHECKED, FOUND_COLD, FOUND_LONG, GATHERED, IS_SAFE, ON_DISK, REFUSED, UNUSUAL, WROTE, parts_in)
 from plog._native.requests cimport (
     request_copy, request_count_memory, request_cut, request_forget_parts, request_free_bytes,
     request_leave_buffer)
 from plog._native.work_queue cimport Task, WorkQueue
-
-
-cdef int reason_of(ProduceOutcome outcome) noexcept nogil:
-    if outcome == PRODUCE_UNUSUAL_FORM:
-        return PASSED_FORM
-    if outcome == PRODUCE_UNUSUAL_PARTITION:
-        return PASSED_PARTITION
-    if outcome == PRODUCE_UNUSUAL_BATCH:
-        return PASSED_BATCH
-    return PASSED_APPEND
 
 
 # --- checking -------------------------------------------------------------------------------------
@@ -60,6 +53,15 @@ cdef Done leave_to(Request* request, WorkQueue* queue) noexcept nogil:
     return DONE
 
 
+cdef bint cut(Request* request) noexcept nogil:
+    """Keep its bytes, which its partitions look at. False: no memory."""
+    cdef const uint8_t* before = request.bytes
+    if not request_cut(request):
+        return False
+    produce_move(&request.produce, request.bytes - before)
+    return True
+
+
 cdef Done produce_look_aside(Request* request) noexcept nogil:
     return leave_to(request, request.loop.shared.served.compute)
 
@@ -69,21 +71,19 @@ cdef Done produce_look_at(Loop* loop, Request* request) noexcept nogil:
     cdef ProduceOutcome outcome
     request.bytes = c.buffer + c.start + PREFIX_BYTES
     outcome = check(request, True)
-    if outcome == PRODUCE_ANSWERED:
-        request_leave_buffer(request)
-        # The next request need not wait for this one: writes and flushes are shared, and so is the time they take.
-        gather_add(&loop.gather, request, calls().now_ms())
-        line_follow(&c.line, request)
-        return DONE
     if outcome == PRODUCE_BESIDE and line_count(&c.line, GATHERED) > 0:
         request_forget_parts(request)  # the disk's thread must not append it before them
         return WRITE_FIRST
     if outcome == PRODUCE_BESIDE:
         return leave_to(request, request.produce.queue)
-    request.passed = reason_of(outcome)
-    if not request_cut(request):
+    if parts_in(&request.progress, UNUSUAL) == 0:
+        request_leave_buffer(request)
+    elif not cut(request):
         return NO_MEMORY
-    request_advance(&c.line, request, FOUND_UNUSUAL)
+    # The next request need not wait for this one: writes and flushes are shared, and so is the time they take.
+    if parts_in(&request.progress, CHECKED) > 0:
+        gather_add(&loop.gather, request, calls().now_ms())
+    line_follow(&c.line, request)
     return DONE
 
 
@@ -91,16 +91,12 @@ cdef void work_on(Task* task) noexcept nogil:
     """In another thread, whose the request is."""
     cdef Request* request = <Request*>task
     cdef bint appends = request.stage == ON_DISK
-    cdef ProduceOutcome outcome = PRODUCE_ANSWERED
+    cdef ProduceOutcome outcome = PRODUCE_CHECKED
     if request.produce.parts.count == 0:  # else it was checked, and then found its disk slow
         outcome = check(request, False)
-        if outcome != PRODUCE_ANSWERED:
-            parts_advance(request, FOUND_UNUSUAL)
     # A compute thread must not meet a disk, or all directories would wait for it.
-    if appends and outcome == PRODUCE_ANSWERED:
-        outcome = produce_conclude(&request.produce, calls().now_ms(), True, False)
-    if outcome != PRODUCE_ANSWERED and outcome != PRODUCE_WAITS:
-        request.passed = reason_of(outcome)
+    if appends and outcome == PRODUCE_CHECKED:
+        produce_conclude(&request.produce, calls().now_ms(), True, False)
     lane_post(request)
 
 
@@ -115,15 +111,15 @@ cdef Done produce_take_in(Loop* loop, Request* request) noexcept nogil:
         return DONE
     if line_count(line, GATHERED) > 0:
         return WRITE_FIRST
-    request_advance(line, request, FOUND_COLD)
+    parts_advance_from(request, CHECKED, FOUND_COLD)
+    line_follow(line, request)
     lane_ask(request, disk, work_on)
     return DONE
 
 
 cdef Done conclude(Request* request, int64_t now_ms) noexcept nogil:
     cdef Line* line = &request.connection.line
-    cdef bint may_append = line_count(line, ASKED) + line_count(line, UNUSUAL) == 0
-    produce_conclude(&request.produce, now_ms, may_append, True)
+    produce_conclude(&request.produce, now_ms, line_is_passed(line, request), True)
     if request.produce.parts.count == 0:
         parts_advance(request, WROTE)
         parts_advance(request, IS_SAFE)
@@ -156,12 +152,13 @@ cdef Done produce_came_back(Request* request) noexcept nogil:
 
 cdef Done settle_bytes(Request* request) noexcept nogil:
     """Keep its bytes for Python alone."""
-    if request.stage == UNUSUAL:
-        request.passed = request.passed or PASSED_APPEND
-        if not request_copy(request):
-            return NO_MEMORY
-    else:
+    cdef const uint8_t* before = request.bytes
+    if request.stage != UNUSUAL:
         request_free_bytes(request)
+    elif not request_copy(request):
+        return NO_MEMORY
+    else:
+        produce_move(&request.produce, request.bytes - before)
     request.deadline_us = calls().monotonic_us() + 1000 * <int64_t>max(request.produce.timeout_ms, 0)
     if request.stage < REFUSED or request.connection.line.first != request:
         request_count_memory(request)
@@ -169,7 +166,8 @@ cdef Done settle_bytes(Request* request) noexcept nogil:
 
 
 cdef void produce_look_again(Request* request, bint expired) noexcept nogil:
-    if not produce_is_settled(&request.produce) and expired:
+    produce_settle(&request.produce)
+    if expired and parts_in(&request.progress, APPENDED) > 0:
         produce_expire(&request.produce)
     line_follow(&request.connection.line, request)
 
@@ -182,29 +180,28 @@ cdef inline void count(int64_t* number) noexcept nogil:
 
 cdef void count_errors(Loop* loop, const ProduceCall* call) noexcept nogil:
     """Count the response once for each error in it."""
-    cdef uint64_t seen = 0
+    cdef uint8_t seen[RESPONSE_ERRORS]
     cdef int64_t number
     cdef int code
-    for number in range(call.parts.count):
-        seen |= <uint64_t>1 << produce_part(call, number).error
-    if seen <= 1:
-        count(&loop.produce_responses[0])
+    if call.parts.count == 0:
+        count(&loop.produce_responses[-FIRST_ERROR])
         return
-    for code in range(RESPONSE_ERRORS):
-        if seen >> code & 1:
+    memset(seen, 0, sizeof(seen))
+    for number in range(call.parts.count):
+        code = produce_part(call, number).error - FIRST_ERROR
+        if not seen[code]:
+            seen[code] = True
             count(&loop.produce_responses[code])
 
 
 cdef Done produce_respond(Loop* loop, Request* request) noexcept nogil:
     cdef ProduceCall* call = &request.produce
-    cdef uint8_t* room
-    times_note(&loop.produce_times, calls().monotonic_us() - call.head.received_us)
+    times_note(&loop.produce_times if call.reason == REASON_NONE else &loop.produce_asked_times,
+               calls().monotonic_us() - call.head.received_us)
     if call.acks == ACKS_NONE:
         return DONE
-    room = answer_room(request.connection, produce_answer_size(call))
-    if room == NULL:
+    if not produce_answer(call, request.connection):
         return NO_MEMORY
-    produce_encode_answer(call, room)
     count(&loop.responses)
     count_errors(loop, call)
     return DONE

@@ -3,7 +3,8 @@ from typing import NamedTuple
 
 from plog._native.fetch_sessions import SessionCache
 from plog._native.histogram import Histogram
-from plog._native.partition_log import Appended, FileRange
+from plog._native.partition_log import FileRange
+from plog._native.produce_callout import ProduceCallout
 from plog._native.served import ServedPartitions
 
 # Kinds of Event.
@@ -13,6 +14,7 @@ CLOSED: int
 REFUSED: int
 CHANGED: int
 LEFT: int
+CALLOUT: int
 
 class Event(NamedTuple):
     """What the reactor tells the control plane.
@@ -23,7 +25,8 @@ class Event(NamedTuple):
     turned away at the door, by a cap or for want of descriptors; at most one a second, with
     connection id 0: `ReactorStats.refused` counts them all. CHANGED: a partition that was watched
     (`PartitionLog.watch`) has changed since. LEFT: no answer reaches the client any more, but
-    requests that came before may still follow.
+    requests that came before may still follow. CALLOUT: Python decides about some partitions of a
+    Produce.
     """
 
     kind: int
@@ -34,11 +37,9 @@ class Event(NamedTuple):
     reason: str  # CLOSED, REFUSED: why
     received_us: int  # REQUEST: when its last byte was read, monotonic
     abnormal: bool  # CLOSED: for a broken rule or a failure, not because one side wished to
-    appended: tuple[
-        Appended | None, ...
-    ]  # REQUEST: of a Produce's first partitions, by the fast path
     number: int  # CHANGED: under which the partition was published
     session: tuple[int, int] | None  # REQUEST: of a Fetch that is counted in its session already
+    callout: ProduceCallout | None  # CALLOUT
 
 class ReactorStats(NamedTuple):
     connections: int
@@ -52,9 +53,10 @@ class ReactorStats(NamedTuple):
     bytes_out: int
     queued_bytes: int  # memory of requests not yet answered and of receive buffers
     fast_requests: int  # answered, or waiting to be, without Python
-    handed_over: dict[str, int]  # the others, by the reason
+    handed_over: dict[str, int]  # the others, which Python was asked about or got, by the reason
     waiting: int  # requests that wait in the reactor, now
     produce_times: Histogram  # from when a request was read to its answer, of those without Python
+    produce_asked_times: Histogram  # the same, of those that Python was asked about
     fetch_times: Histogram
     produce_responses: dict[int, int]  # by error code, of those answered without Python
     fetch_responses: int

@@ -10,11 +10,7 @@ This is the skin; `reactor_loop` is a thread, `turn` what it does for one
 connection, `connection` the bytes of one, `acceptor` the door.
 """
 
-cimport cython
-from cpython.buffer cimport (
-    PyBUF_SIMPLE, Py_buffer, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer,
-)
-from cpython.memoryview cimport PyMemoryView_FromObject
+from cpython.buffer cimport PyBUF_SIMPLE, Py_buffer, PyBuffer_Release, PyObject_GetBuffer
 from libc.errno cimport errno
 from libc.stdint cimport INT32_MAX, INT64_MAX, int64_t, uint8_t
 from libc.stdio cimport snprintf
@@ -29,27 +25,29 @@ from typing import NamedTuple
 
 from plog._native.acceptor cimport (
     ADDRESS_BYTES, MAX_LISTENERS, AddressLimit, Door, door_open, door_prepare, door_release)
+from plog._native.callout_reasons cimport (
+    REASON_APPEND, REASON_BATCH, REASON_NONE, REASON_OTHER_API, REASON_PARTITION, REASON_READ, REASON_REQUEST,
+    REASON_SWITCHED_OFF, REASONS)
 from plog._native.connection cimport file_piece, memory_piece, piece_bytes
 from plog._native.fetch_sessions cimport NO_SESSION_ID, SessionCache
 from plog._native.files cimport calls
+from plog._native.frames cimport frame_view
 from plog._native.histogram cimport Histogram
-from plog._native.locks cimport add as atomic_add, load as atomic_load, store as atomic_store
-from plog._native.log_append cimport APPEND_DONE, APPEND_DUPLICATE
+from plog._native.locks cimport load as atomic_load, store as atomic_store
 from plog._native.mailbox cimport (
     Letter, mailbox_close, mailbox_knock, mailbox_open, mailbox_put, mailbox_release, mailbox_take,
 )
 from plog._native.notes cimport note_free, note_new, note_text
+from plog._native.produce_callout cimport callout_about
 from plog._native.reactor_loop cimport free_command, loop_discard_letters, loop_open, loop_release, loop_run
 from plog._native.reactor_types cimport (
-    ASK_CLOSE, ASK_LISTEN, ASK_MUTE, ASK_RESPOND, EVENT_CHANGED, EVENT_CLOSED, EVENT_LEFT, EVENT_OPENED, EVENT_REFUSED,
-    EVENT_REQUEST, PASSED_APPEND, PASSED_BATCH, PASSED_FORM, PASSED_OTHER_API, PASSED_PARTITION, PASSED_READ,
-    PASSED_REASONS, PASSED_SWITCHED_OFF, PREFIX_BYTES, REASON_BYTES, RESPONSE_ERRORS, SOURCE_LISTENER, Command,
-    Listener, Loop, Note, Piece, Shared)
+    ASK_CLOSE, ASK_LISTEN, ASK_MUTE, ASK_RESPOND, EVENT_CALLOUT, EVENT_CHANGED, EVENT_CLOSED, EVENT_LEFT, EVENT_OPENED, EVENT_REFUSED,
+    EVENT_REQUEST, FIRST_ERROR, PREFIX_BYTES, REASON_BYTES, RESPONSE_ERRORS, SOURCE_LISTENER, Command, Listener, Loop,
+    Note, Piece, Shared)
+from plog._native.requests cimport request_free
 from plog._native.segment cimport FileRange
 from plog._native.segment_files cimport SegmentFiles, segment_release, segment_retain
 from plog._native.served cimport ServedPartitions, table_set_listener
-
-from plog._native.partition_log import Appended
 
 cdef enum:
     DEFAULT_QUEUED_MAX_BYTES = 512 * 1024 * 1024
@@ -60,15 +58,16 @@ CLOSED = EVENT_CLOSED
 REFUSED = EVENT_REFUSED
 CHANGED = EVENT_CHANGED
 LEFT = EVENT_LEFT
+CALLOUT = EVENT_CALLOUT
 
-cdef dict REASONS = {
-    PASSED_SWITCHED_OFF: "switched off",
-    PASSED_OTHER_API: "other API or version",
-    PASSED_FORM: "unusual request",
-    PASSED_PARTITION: "unusual partition",
-    PASSED_BATCH: "unusual batch",
-    PASSED_APPEND: "unusual append",
-    PASSED_READ: "unusual read",
+cdef dict REASON_TEXTS = {
+    REASON_SWITCHED_OFF: "switched off",
+    REASON_OTHER_API: "other API or version",
+    REASON_REQUEST: "unusual request",
+    REASON_PARTITION: "unusual partition",
+    REASON_BATCH: "unusual batch",
+    REASON_APPEND: "unusual append",
+    REASON_READ: "unusual read",
 }
 
 
@@ -171,9 +170,9 @@ class Event(NamedTuple):
     reason: str
     received_us: int
     abnormal: bool
-    appended: tuple
     number: int
     session: tuple | None
+    callout: object
 
 
 class ReactorStats(NamedTuple):
@@ -193,38 +192,11 @@ class ReactorStats(NamedTuple):
     handed_over: dict
     waiting: int
     produce_times: object
+    produce_asked_times: object
     fetch_times: object
     produce_responses: dict
     fetch_responses: int
     broken: int
-
-
-@cython.final
-@cython.no_gc
-@cython.freelist(64)
-cdef class Frame:
-    """A request's memory, held by the memoryviews over it."""
-
-    cdef Reactor reactor
-    cdef void* base
-    cdef uint8_t* data
-    cdef Py_ssize_t size
-    cdef int64_t capacity
-
-    def __getbuffer__(self, Py_buffer* view, int flags):
-        PyBuffer_FillInfo(view, self, self.data, self.size, 0, flags)
-
-    def __dealloc__(self):
-        cdef Shared* shared
-        cdef int i
-        if self.base == NULL:
-            return
-        free(self.base)
-        shared = &self.reactor.shared
-        atomic_add(&shared.budget.frame_bytes, -self.capacity)
-        if atomic_load(&shared.starving) > 0:
-            for i in range(shared.threads):
-                mailbox_knock(&shared.loops[i].inbox)
 
 
 cdef void post_change(void* argument, int64_t number) noexcept nogil:
@@ -236,21 +208,6 @@ cdef void post_change(void* argument, int64_t number) noexcept nogil:
     note.size = number
     if not mailbox_put(&shared.events, &note.letter, &note.letter, 1):
         note_free(note)
-
-
-cdef tuple appended_of(const Note* note):
-    cdef list found = []
-    cdef int64_t at
-    for at in range(note.appended_count):
-        if note.appended[at].status != APPEND_DONE and note.appended[at].status != APPEND_DUPLICATE:
-            found.append(None)
-            continue
-        found.append(Appended(
-            note.appended[at].status, note.appended[at].base_offset, note.appended[at].last_offset,
-            note.appended[at].timestamp, note.appended[at].log_start_offset, note.appended[at].error, 0,
-            note.appended[at].place.log_id, note.appended[at].place.truncations,
-            note.appended[at].place.leader_epoch))
-    return tuple(found)
 
 
 cdef class Reactor:
@@ -355,17 +312,20 @@ cdef class Reactor:
             return
         if self._served is not None:
             table_set_listener(&self._served.table, NULL, NULL)
-        # Running threads hold a reference, so there are none.
-        for i in range(self.shared.threads):
-            loop_release(&self.shared.loops[i])
-        free(self.shared.loops)
+        # Running threads hold a reference, so there are none, and no connections: a request that Python was to be asked
+        # about is over.
         if self.shared.events.wake_fd >= 0:
             letter = mailbox_take(&self.shared.events, INT64_MAX)
             while letter != NULL:
                 note = <Note*>letter
                 letter = letter.next
+                if note.request != NULL:
+                    request_free(note.request)
                 note_free(note)
             mailbox_release(&self.shared.events)
+        for i in range(self.shared.threads):
+            loop_release(&self.shared.loops[i])
+        free(self.shared.loops)
         door_release(&self.shared.door)
 
     cdef int _send(self, Loop* loop, Command* command) except -1:
@@ -459,25 +419,17 @@ cdef class Reactor:
 
     cdef object _event(self, Note* note):
         """The event that `note` tells of; frees the note."""
-        cdef Frame frame
-        view = None
+        view = callout = None
         peer = ""
         reason = ""
-        appended = ()
         number = -1
         session = (note.session_id, note.session_epoch) if note.session_id != NO_SESSION_ID else None
         if note.kind == EVENT_CHANGED:
             number = note.size
         elif note.kind == EVENT_REQUEST:
-            appended = appended_of(note)
-            frame = Frame.__new__(Frame)
-            frame.reactor = self
-            frame.base = note.base
-            frame.data = note.data
-            frame.size = note.size
-            frame.capacity = note.capacity
-            note.base = NULL
-            view = PyMemoryView_FromObject(frame)
+            view = frame_view(self, &self.shared, note)
+        elif note.kind == EVENT_CALLOUT:
+            callout = callout_about(self, note.request, frame_view(self, &self.shared, note))
         elif note.kind == EVENT_OPENED:
             peer = note_text(note).decode("ascii")
         elif note.kind == EVENT_CLOSED:
@@ -487,7 +439,7 @@ cdef class Reactor:
             reason = (note_text(note) + note.size).decode("utf-8", "replace")
         event = tuple.__new__(Event, (
             note.kind, note.connection_id, note.listener_id, view, peer, reason, note.received_us,
-            note.abnormal != 0, appended, number, session))
+            note.abnormal != 0, number, session, callout))
         note_free(note)
         return event
 
@@ -533,11 +485,11 @@ cdef class Reactor:
         cdef int64_t closed = 0, requests = 0, responses = 0, bytes_in = 0, bytes_out = 0
         cdef int64_t waiting = 0, fetch_responses = 0, broken = 0
         cdef int64_t[RESPONSE_ERRORS] produce_responses
-        cdef Histogram produce_times = Histogram(), fetch_times = Histogram()
+        cdef Histogram produce_times = Histogram(), produce_asked_times = Histogram(), fetch_times = Histogram()
         cdef int i
         cdef int reason, code
         memset(produce_responses, 0, sizeof(produce_responses))
-        handed_over = dict.fromkeys(REASONS.values(), 0)
+        handed_over = dict.fromkeys(REASON_TEXTS.values(), 0)
         for i in range(shared.threads):
             closed += atomic_load(&shared.loops[i].closed)
             requests += atomic_load(&shared.loops[i].requests)
@@ -550,9 +502,10 @@ cdef class Reactor:
             for code in range(RESPONSE_ERRORS):
                 produce_responses[code] += atomic_load(&shared.loops[i].produce_responses[code])
             produce_times.add(&shared.loops[i].produce_times)
+            produce_asked_times.add(&shared.loops[i].produce_asked_times)
             fetch_times.add(&shared.loops[i].fetch_times)
-            for reason in range(PASSED_REASONS):
-                handed_over[REASONS[reason]] += atomic_load(&shared.loops[i].passed[reason])
+            for reason in range(<int>REASON_NONE + 1, REASONS):
+                handed_over[REASON_TEXTS[reason]] += atomic_load(&shared.loops[i].callouts[reason])
         return ReactorStats(
             connections=atomic_load(&shared.door.connections),
             connections_by_listener=tuple(
@@ -569,8 +522,9 @@ cdef class Reactor:
             handed_over=handed_over,
             waiting=waiting,
             produce_times=produce_times,
+            produce_asked_times=produce_asked_times,
             fetch_times=fetch_times,
-            produce_responses={code: n for code, n in enumerate(produce_responses) if n},
+            produce_responses={FIRST_ERROR + at: n for at, n in enumerate(produce_responses) if n},
             fetch_responses=fetch_responses,
             broken=broken,
         )

@@ -2,13 +2,14 @@
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 
 from plog._native.acceptor cimport ADDRESS_BYTES, Door
+from plog._native.callout_reasons cimport REASONS, Reason
 from plog._native.fetch_call cimport FetchCall
 from plog._native.fetch_sessions cimport SessionTable
 from plog._native.histogram cimport Times
-from plog._native.log_append cimport AppendGroup, AppendResult
+from plog._native.log_append cimport AppendGroup
 from plog._native.mailbox cimport Letter, Mailbox
 from plog._native.part_list cimport PartList
-from plog._native.produce_path cimport ProduceCall
+from plog._native.produce_call cimport ProduceCall
 from plog._native.request_stages cimport STAGES, Progress
 from plog._native.served cimport ServedTable
 from plog._native.topic_traffic cimport Traffic
@@ -19,17 +20,6 @@ cdef enum:
     REASON_BYTES = 200
 
 # --- a request --------------------------------------------------------------------------------------
-
-# Why a request went to Python.
-cdef enum:
-    PASSED_SWITCHED_OFF = 0
-    PASSED_OTHER_API = 1
-    PASSED_FORM = 2
-    PASSED_PARTITION = 3
-    PASSED_BATCH = 4
-    PASSED_APPEND = 5
-    PASSED_READ = 6
-    PASSED_REASONS = 7
 
 cdef enum RequestKind:
     KIND_PRODUCE = 0
@@ -59,7 +49,7 @@ ctypedef struct Request:
     int64_t part_bytes
     bint listens                 # it stands in the lists of its partitions
     int64_t deadline_us
-    int passed                   # why it is for Python
+    Reason reason                # why it is for Python, if that gets it whole
     uint8_t* bytes               # in the connection's buffer, in one that the scratch holds, or in `frame`
     int64_t size
     bint in_buffer               # the connection's buffer begins with it
@@ -212,6 +202,7 @@ cdef enum:
     EVENT_REFUSED = 4
     EVENT_CHANGED = 5
     EVENT_LEFT = 6
+    EVENT_CALLOUT = 7
 
 # An event for Python; its text follows the struct.
 ctypedef struct Note:
@@ -225,8 +216,7 @@ ctypedef struct Note:
     uint8_t* data
     int64_t size             # EVENT_CHANGED: the partition's number
     int64_t capacity
-    AppendResult* appended   # of the request's first partitions, which the fast path has appended
-    int64_t appended_count
+    Request* request         # EVENT_CALLOUT
     int32_t session_id       # of a Fetch that the fast path has counted in its session; 0: it has not
     int32_t session_epoch    # what the session says since
 
@@ -234,7 +224,8 @@ ctypedef struct Note:
 
 cdef enum:
     TICK_US = 1000000            # between two looks for overdue connections
-    RESPONSE_ERRORS = 64         # above every code that `produce_path` answers
+    FIRST_ERROR = -1             # Kafka's error codes begin with it,
+    RESPONSE_ERRORS = 192        # and there are fewer
 
 # What an epoll event points to begins with one of these.
 cdef enum:
@@ -332,8 +323,9 @@ ctypedef struct Loop:
     int64_t bytes_out
     int64_t waiting          # requests that wait
     int64_t broken           # connections closed for a transition that the table does not have
-    int64_t passed[PASSED_REASONS]
-    int64_t produce_responses[RESPONSE_ERRORS]  # answered here, by error code; once for each that a response has
+    int64_t callouts[REASONS]   # requests that Python decided about, or got whole
+    int64_t produce_responses[RESPONSE_ERRORS]  # from FIRST_ERROR on; once for each that a response has
     int64_t fetch_responses                     # answered here, none with an error
-    Times produce_times      # of those answered here
+    Times produce_times      # of those answered here, without Python
+    Times produce_asked_times  # and of those that it was asked about
     Times fetch_times

@@ -1,6 +1,6 @@
 # How the fast path reads requests and writes answers: Kafka's strings, arrays and headers, in their old and their flexible form (KIP-482).
-# As in wire.pxd, a reader returns the cursor behind what it read, or NULL; NULL means no more than that the request is
-# not one of the ordinary, which Python then looks at.
+# As in wire.pxd, a reader returns the cursor behind what it read, or NULL. NULL means that a Produce is malformed; of a Fetch
+# it means no more than that Python looks at it.
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t
 
 from libc.string cimport memcpy
@@ -17,6 +17,30 @@ ctypedef struct RequestHead:
 cdef enum:
     NULL_LENGTH = -1
     LONGEST_STRING = 32767
+    MOST_ELEMENTS = 250000       # of all arrays of a request together, and tagged fields; as framing.MOST_REQUEST_ELEMENTS
+
+
+# Behind a section of tagged fields, which are skipped. They ascend, and count in the elements that are `left`.
+cdef inline const uint8_t* skip_tags(const uint8_t* p, const uint8_t* end, int64_t* left) noexcept nogil:
+    cdef uint32_t count = 0
+    cdef uint32_t tag = 0
+    cdef uint32_t size = 0
+    cdef int64_t last = -1
+    cdef uint32_t number
+    p = read_unsigned_varint(p, end, &count)
+    if p == NULL or count > left[0]:
+        return NULL
+    left[0] -= count
+    for number in range(count):
+        p = read_unsigned_varint(p, end, &tag)
+        if p == NULL or tag <= last:
+            return NULL
+        last = tag
+        p = read_unsigned_varint(p, end, &size)
+        if p == NULL or size > end - p:
+            return NULL
+        p += size
+    return p
 
 
 # Tagged fields that are there mean something unusual.
@@ -24,7 +48,7 @@ cdef inline const uint8_t* read_no_tags(const uint8_t* p, const uint8_t* end) no
     return p + 1 if p < end and p[0] == 0 else NULL
 
 
-# The length before a string, bytes or array; NULL_LENGTH for null.
+# The length before a string, bytes or array; NULL_LENGTH for null, which the old form states by any negative number.
 cdef inline const uint8_t* read_length(
         const uint8_t* p, const uint8_t* end, bint flexible, bint short_form, int32_t* out) noexcept nogil:
     cdef uint32_t stored = 0
@@ -40,7 +64,8 @@ cdef inline const uint8_t* read_length(
         out[0] = small
     else:
         p = read_int32(p, end, out)
-    return p if p != NULL and out[0] >= NULL_LENGTH else NULL
+    out[0] = max(out[0], <int32_t>NULL_LENGTH)
+    return p
 
 
 cdef inline const uint8_t* read_string(
@@ -71,6 +96,35 @@ cdef inline bint is_ascii(const uint8_t* text, int32_t size) noexcept nogil:
     return True
 
 
+# As the standard has it (RFC 3629): the shortest form, no surrogates, nothing above U+10FFFF. Also of null.
+cdef inline bint is_utf8(const uint8_t* text, int32_t size) noexcept nogil:
+    cdef int32_t at = 0
+    cdef int32_t more
+    cdef uint8_t first
+    cdef uint8_t least
+    cdef uint8_t most
+    while at < size:
+        first = text[at]
+        at += 1
+        if first < 0x80:
+            continue
+        if first < 0xC2 or first > 0xF4:
+            return False
+        more = 1 + (first >= 0xE0) + (first >= 0xF0)
+        if more > size - at:
+            return False
+        least = 0xA0 if first == 0xE0 else 0x90 if first == 0xF0 else 0x80
+        most = 0x9F if first == 0xED else 0x8F if first == 0xF4 else 0xBF
+        while more > 0:
+            if not least <= text[at] <= most:
+                return False
+            least = 0x80
+            most = 0xBF
+            at += 1
+            more -= 1
+    return True
+
+
 # API key, version and correlation id, which stand first in every header.
 cdef inline const uint8_t* read_head(const uint8_t* p, const uint8_t* end, RequestHead* out) noexcept nogil:
     p = read_int16(p, end, &out.api_key)
@@ -89,6 +143,17 @@ cdef inline const uint8_t* skip_client_id(const uint8_t* p, const uint8_t* end, 
     if p == NULL or not is_ascii(text, size):
         return NULL
     return read_no_tags(p, end) if flexible else p
+
+
+# The same, of any form: UTF-8, null at any negative length, tagged fields.
+cdef inline const uint8_t* skip_client_id_and_tags(const uint8_t* p, const uint8_t* end, bint flexible) noexcept nogil:
+    cdef int64_t left = MOST_ELEMENTS
+    cdef int16_t size = 0
+    p = read_int16(p, end, &size)
+    if p == NULL or size > end - p or not is_utf8(p, size):
+        return NULL
+    p += max(size, <int16_t>0)
+    return skip_tags(p, end, &left) if flexible else p
 
 
 # --- answers: the sizes and forms of the same --------------------------------------------------------

@@ -19,11 +19,12 @@ class FetchForm(NamedTuple):
     forgotten: list[tuple[bytes, bytes, int]]
 
 class ProduceForm(NamedTuple):
-    """What an ordinary Produce says, and the answer's form before anything is appended."""
+    """What a Produce says, and the response's form before anything is appended."""
 
     acks: int
     timeout_ms: int
-    parts: list[tuple[bool, int, int, int]]  # begins its topic, index, position in the frame, size
+    # number of its topic, index, position in the frame (None: null), size, may it be appended
+    parts: list[tuple[int, int, int | None, int, bool]]
     answer: bytes  # with its length prefix
 
 def read_fetch(frame: Buffer, largest_bytes: int) -> FetchForm | None:
@@ -31,5 +32,8 @@ def read_fetch(frame: Buffer, largest_bytes: int) -> FetchForm | None:
 
 def check_produce(
     served: ServedPartitions, frame: Buffer, now_ms: int, in_reactor: bool
-) -> ProduceForm | None:
-    """Read a frame and check its batches, whose max_timestamp it restamps; None as `read_fetch`."""
+) -> ProduceForm | str | None:
+    """Read a frame and check its batches, whose max_timestamp it restamps.
+
+    Returns the fault of a malformed one; None: another thread is to do it, or it is no Produce.
+    """

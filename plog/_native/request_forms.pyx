@@ -7,17 +7,19 @@ calls them, on a frame that no connection has sent. Nothing is appended, and not
 from typing import NamedTuple
 
 from libc.stdint cimport int64_t, uint8_t
-from libc.stdlib cimport free, malloc
+from libc.string cimport memset
 
 from plog._native.fetch_call cimport FETCH_KEY, FETCH_SINCE, FETCH_UNTIL, FetchCall
-from plog._native.fetch_path cimport fetch_init, fetch_release
+from plog._native.fetch_path cimport fetch_release
 from plog._native.fetch_request cimport fetch_read_request
 from plog._native.fetch_sessions cimport PartitionName, Wanted
+from plog._native.produce_answer cimport produce_answer_bytes
+from plog._native.produce_call cimport (
+    NO_TEXT, PRODUCE_KEY, PRODUCE_SINCE, PRODUCE_UNTIL, ProduceCall, ProducePart, produce_part)
 from plog._native.produce_path cimport (
-    PRODUCE_ANSWERED, PRODUCE_KEY, PRODUCE_SINCE, PRODUCE_UNTIL, ProduceCall, ProducePart, produce_answer_size,
-    produce_check, produce_encode_answer, produce_init, produce_part, produce_release)
+    PRODUCE_BESIDE, PRODUCE_MALFORMED, ProduceOutcome, produce_check, produce_release)
 from plog._native.request cimport read_head
-from plog._native.request_stages cimport Progress, progress_begin
+from plog._native.request_stages cimport CHECKED, Progress, progress_begin
 from plog._native.served cimport TOPIC_ID_BYTES, ServedPartitions
 
 
@@ -49,7 +51,7 @@ def read_fetch(const uint8_t[::1] frame not None, int64_t largest_bytes):
     cdef FetchCall call
     cdef const Wanted* wanted
     cdef int64_t number
-    fetch_init(&call)
+    memset(&call, 0, sizeof(call))
     try:
         p = read_head(p, end, &call.head)
         if p == NULL or call.head.api_key != FETCH_KEY or not FETCH_SINCE <= call.head.version <= FETCH_UNTIL:
@@ -76,29 +78,27 @@ def check_produce(
     cdef const uint8_t* p
     cdef ProduceCall call
     cdef const ProducePart* part
-    cdef uint8_t* answer = NULL  # of its exact size, so that a sanitizer sees a byte too many
-    cdef int64_t size
     cdef int64_t number
     cdef Progress progress
-    produce_init(&call)
+    cdef ProduceOutcome outcome
+    memset(&call, 0, sizeof(call))
     progress_begin(&progress)
     call.progress = &progress
     try:
         p = read_head(start, end, &call.head)
         if p == NULL or call.head.api_key != PRODUCE_KEY or not PRODUCE_SINCE <= call.head.version <= PRODUCE_UNTIL:
             return None
-        if produce_check(&served.table, &call, p, end, now_ms, in_reactor) != PRODUCE_ANSWERED:
+        outcome = produce_check(&served.table, &call, p, end, now_ms, in_reactor)
+        if outcome == PRODUCE_MALFORMED:
+            return call.fault.decode()
+        if outcome == PRODUCE_BESIDE:
             return None
         parts = []
         for number in range(call.parts.count):
             part = produce_part(&call, number)
-            parts.append((bool(part.begins_topic), part.served.index, part.records - start, part.size))
-        size = produce_answer_size(&call)
-        answer = <uint8_t*>malloc(size)
-        if answer == NULL:
-            raise MemoryError
-        produce_encode_answer(&call, answer)
-        return ProduceForm(call.acks, call.timeout_ms, parts, answer[:size])
+            parts.append((
+                part.topic, part.index, None if part.size == NO_TEXT else part.records - start, part.size,
+                part.stage == CHECKED))
+        return ProduceForm(call.acks, call.timeout_ms, parts, produce_answer_bytes(&call))
     finally:
-        free(answer)
         produce_release(&call)

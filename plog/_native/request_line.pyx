@@ -10,11 +10,11 @@ from libc.stdint cimport int64_t, uint8_t
 from libc.stdlib cimport calloc, free
 
 from plog._native.part_list cimport part_add, parts_release
-from plog._native.produce_path cimport ACKS_NONE, ProducePart
+from plog._native.produce_call cimport ACKS_NONE, ProducePart
 from plog._native.reactor_types cimport KIND_PRODUCE, RequestKind
 from plog._native.request_stages cimport (
-    APPENDED, ASKED, CAME, CHECKED, CHECKING, GATHERED, ON_DISK, REFUSED, SAFE, SHORT, UNUSUAL, Event, part_advance,
-    progress_add, progress_begin, stage_of)
+    APPENDED, ASKED, CAME, CHECKED, CHECKING, GATHERED, MALFORMED, ON_DISK, REFUSED, SAFE, SHORT, UNUSUAL, Event,
+    Stage, part_advance, parts_in, progress_add, progress_begin, stage_of)
 
 cdef enum:
     MAX_REQUESTS = 64
@@ -71,18 +71,46 @@ cdef void parts_advance(Request* request, Event event) noexcept nogil:
         part_advance(&request.progress, at + number * request.part_bytes, event)
 
 
+cdef void parts_advance_from(Request* request, Stage stage, Event event) noexcept nogil:
+    cdef uint8_t* at = <uint8_t*>request.parts.items
+    cdef int64_t number
+    for number in range(request.parts.count):
+        if at[number * request.part_bytes] == stage:
+            part_advance(&request.progress, at + number * request.part_bytes, event)
+
+
 cdef void request_advance(Line* line, Request* request, Event event) noexcept nogil:
     parts_advance(request, event)
     line_follow(line, request)
 
 
 cdef bint request_is_aside(const Request* request) noexcept nogil:
-    return request.stage == CHECKING or request.stage == ON_DISK
+    # Python is asked about a Produce, and given any other request whole.
+    return (request.stage == CHECKING or request.stage == ON_DISK
+            or request.stage == ASKED and request.kind == KIND_PRODUCE)
 
 
 cdef inline bint is_passed(const Request* request) noexcept nogil:
     """Later batches of the connection may be appended: those of this request are, or will be first."""
     return request.stage == GATHERED or request.stage >= APPENDED
+
+
+cdef bint line_is_passed(const Line* line, const Request* until) noexcept nogil:
+    cdef const Request* at = line.first
+    while at != until and is_passed(at):
+        at = at.next
+    return at == until
+
+
+cdef bint line_has_gathered(const Line* line) noexcept nogil:
+    cdef const Request* at = line.first
+    if line_count(line, GATHERED) > 0:
+        return True
+    if line_count(line, UNUSUAL) == 0:
+        return False
+    while at != NULL and parts_in(&at.progress, GATHERED) == 0:
+        at = at.next
+    return at != NULL
 
 
 cdef Request* done_in_silence(const Line* line) noexcept nogil:
@@ -132,8 +160,11 @@ cdef Step line_step(const Connection* c, int64_t now_us, bint draining, Request*
     if request[0] != NULL:
         return ANSWER
     request[0] = first
+    if first.stage == MALFORMED:
+        return CLOSE
     if first.stage == UNUSUAL:
-        return ASK
+        # Python is not asked while the reactor holds partitions.
+        return WRITE if parts_in(&first.progress, GATHERED) > 0 else ASK
     if (first.stage == APPENDED or first.stage == SHORT) and not first.listens:
         return WAIT
     while request[0] != NULL and is_passed(request[0]):
@@ -147,7 +178,9 @@ cdef Step line_step(const Connection* c, int64_t now_us, bint draining, Request*
 
 
 cdef bint line_may_read_on(const Line* line) noexcept nogil:
-    if line_count(line, CAME) + line_count(line, ASKED) + line_count(line, ON_DISK) + line_count(line, SHORT) > 0:
+    if line_count(line, CAME) + line_count(line, MALFORMED) + line_count(line, ASKED) > 0:
+        return False
+    if line_count(line, ON_DISK) + line_count(line, SHORT) > 0:
         return False
     return line.count < MAX_REQUESTS and line_count(line, CHECKING) + line_count(line, CHECKED) < MAX_ASIDE
 

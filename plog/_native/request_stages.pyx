@@ -29,14 +29,15 @@ TRANSITIONS = (
     (Stage.CAME, Event.FOUND_LONG, Stage.CHECKING, "a compute thread expands and checks its batch"),
     (Stage.CAME, Event.FOUND_COLD, Stage.ON_DISK, "its disk is slow, or has the records"),
     (Stage.CAME, Event.FOUND_UNUSUAL, Stage.UNUSUAL, "Python decides"),
+    (Stage.CAME, Event.FOUND_MALFORMED, Stage.MALFORMED, "the connection closes when its turn comes"),
     (Stage.CAME, Event.WAS_READ, Stage.READ, "a range of its log is pinned, or there is nothing"),
     # A compute thread has it.
     (Stage.CHECKING, Event.FOUND_GOOD, Stage.CHECKED, "its batch may be appended"),
     (Stage.CHECKING, Event.FOUND_UNUSUAL, Stage.UNUSUAL, "Python decides"),
+    (Stage.CHECKING, Event.FOUND_MALFORMED, Stage.MALFORMED, "the connection closes when its turn comes"),
     # It is appended after the earlier requests of its connection.
     (Stage.CHECKED, Event.TAKEN_IN, Stage.GATHERED, "it is written with the other batches of this round"),
     (Stage.CHECKED, Event.FOUND_COLD, Stage.ON_DISK, "its disk is slow: a disk thread appends it"),
-    (Stage.CHECKED, Event.FOUND_UNUSUAL, Stage.UNUSUAL, "another partition of the request is unusual"),
     (Stage.CHECKED, Event.WROTE, Stage.APPENDED, "it was written by itself"),
     (Stage.CHECKED, Event.NOT_WRITTEN, Stage.UNUSUAL, "Python appends it, or refuses it"),
     (Stage.GATHERED, Event.WROTE, Stage.APPENDED, "the write of this round has it"),
@@ -44,14 +45,15 @@ TRANSITIONS = (
     # A disk thread has it.
     (Stage.ON_DISK, Event.FOUND_GOOD, Stage.CHECKED, "its batch may be appended by this thread"),
     (Stage.ON_DISK, Event.FOUND_UNUSUAL, Stage.UNUSUAL, "Python decides"),
+    (Stage.ON_DISK, Event.FOUND_MALFORMED, Stage.MALFORMED, "the connection closes when its turn comes"),
     (Stage.ON_DISK, Event.WROTE, Stage.APPENDED, "the disk thread wrote it"),
     (Stage.ON_DISK, Event.NOT_WRITTEN, Stage.UNUSUAL, "Python appends it, or refuses it"),
     (Stage.ON_DISK, Event.WAS_READ, Stage.READ, "a range of its log is pinned, or there is nothing"),
     # It is the first of its connection, and Python's turn.
     (Stage.UNUSUAL, Event.TURN_CAME, Stage.ASKED, "Python has it"),
-    (Stage.APPENDED, Event.TURN_CAME, Stage.APPENDED, "Python knows its offsets, and waits for its safety"),
-    (Stage.ASKED, Event.ANSWERED, Stage.OVER, "by Python"),
-    (Stage.APPENDED, Event.ANSWERED, Stage.OVER, "by Python"),
+    (Stage.ASKED, Event.WROTE, Stage.APPENDED, "Python appended it"),
+    (Stage.ASKED, Event.WAS_REFUSED, Stage.REFUSED, "the response has its error"),
+    (Stage.ASKED, Event.ANSWERED, Stage.OVER, "by Python, which had the whole request"),
     # A Produce waits for its safety.
     (Stage.APPENDED, Event.IS_SAFE, Stage.SAFE, "all replicas that the request asks for have it"),
     (Stage.APPENDED, Event.IS_LOST, Stage.REFUSED, "the leader has changed, or its log directory has failed"),

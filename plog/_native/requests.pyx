@@ -8,12 +8,14 @@ from libc.stdint cimport int64_t, uint8_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, memset
 
+from plog._native.callout_reasons cimport REASON_NONE
 from plog._native.connection cimport cut_frame, drop_frame, link_remove
 from plog._native.fetch_call cimport FetchPart, fetch_part
 from plog._native.fetch_path cimport fetch_clear, fetch_release
 from plog._native.locks cimport add, exchange, store
 from plog._native.partition cimport partition_remove_waiter
-from plog._native.produce_path cimport ProducePart, produce_clear, produce_part, produce_release
+from plog._native.produce_call cimport ProducePart, produce_part
+from plog._native.produce_path cimport produce_clear, produce_release
 from plog._native.reactor_types cimport KIND_FETCH, KIND_OTHER, Frame
 from plog._native.request_line cimport line_put, line_remove
 from plog._native.request_stages cimport progress_begin
@@ -154,7 +156,7 @@ cdef void clear(Request* request) noexcept nogil:
     request_forget_memory(request)
     request.posted = 0
     request.over = False
-    request.passed = 0
+    request.reason = REASON_NONE
     request_forget_parts(request)
 
 

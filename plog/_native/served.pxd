@@ -28,6 +28,7 @@ ctypedef struct Served:
     int64_t flush_messages
     bint flush_before_ack
     bint key_required
+    bint produce_is_pythons      # by another setting of the topic
     # In the table's chains; its lock guards them.
     Served* next_by_name
     Served* next_by_id

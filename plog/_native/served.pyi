@@ -32,10 +32,12 @@ class ServedPartitions:
         flush_messages: int,
         flush_before_ack: bool,
         key_required: bool,
+        produce_is_pythons: bool,
     ) -> None:
         """Serve a partition that this broker leads, or serve it anew by other settings.
 
-        Its topic has CreateTime and leaves compression to the producer. `number` is how flush
+        Unless `produce_is_pythons`, its topic has CreateTime and leaves compression to the
+        producer. `number` is how flush
         failures (`CommitThread.run`) and changes (`Event.number`) name it; `commits` flushes its
         log directory, `disk` works on that while it is slow. `traffic` counts for the topic.
         """

@@ -250,6 +250,7 @@ cdef class ServedPartitions:
         int64_t flush_messages,
         bint flush_before_ack,
         bint key_required,
+        bint produce_is_pythons,
     ):
         cdef bytes name = topic.encode("ascii")
         cdef const uint8_t* text = name
@@ -280,6 +281,7 @@ cdef class ServedPartitions:
         fresh.flush_messages = flush_messages
         fresh.flush_before_ack = flush_before_ack
         fresh.key_required = key_required
+        fresh.produce_is_pythons = produce_is_pythons
         partition_set_listener(fresh.partition, tell, &self.table, number)
         if not served_publish(&self.table, fresh):
             served_release(fresh)

@@ -9,6 +9,7 @@ from libc.errno cimport EAGAIN, ECONNRESET, EINTR, ENOMEM
 from libc.stdint cimport int64_t, uint8_t, uint32_t
 from libc.stdio cimport snprintf
 
+from plog._native.callout_reasons cimport REASON_OTHER_API, REASON_SWITCHED_OFF
 from plog._native.closing cimport begin_close, end_stream, finish_close, let_go
 from plog._native.connection cimport (
     FRAME_PARTIAL, FRAME_READY, FRAME_REFUSED, SENT_ENOUGH, SENT_FAILED, bytes_in_socket, drop_answers, holds_whole_frame,
@@ -20,17 +21,16 @@ from plog._native.files cimport calls
 from plog._native.gather cimport gather_is_due
 from plog._native.lanes cimport wait_for
 from plog._native.memory_waits cimport may_receive
-from plog._native.produce_path cimport PRODUCE_KEY, PRODUCE_SINCE, PRODUCE_UNTIL
+from plog._native.produce_call cimport PRODUCE_KEY, PRODUCE_SINCE, PRODUCE_UNTIL
 from plog._native.produce_turn cimport (
     produce_look_again, produce_look_aside, produce_look_at, produce_respond, produce_take_in, write_gathered)
 from plog._native.python_turn cimport python_ask
 from plog._native.reactor_types cimport (
-    DONE, KIND_FETCH, KIND_PRODUCE, NO_MEMORY, PASSED_OTHER_API, PASSED_SWITCHED_OFF, PREFIX_BYTES, REASON_BYTES,
-    WRITE_FIRST, Done, Link)
+    DONE, KIND_FETCH, KIND_PRODUCE, NO_MEMORY, PREFIX_BYTES, REASON_BYTES, WRITE_FIRST, Done, Link)
 from plog._native.request cimport RequestHead, read_head
 from plog._native.request_line cimport (
-    ANSWER, APPEND, ASK, CHECK, CHECK_ASIDE, DROP, MAX_UNSENT_BYTES, READ_LATER, READ_ON, REST, WAIT, WRITE, Step, line_count,
-    line_owes_appends, line_step, request_advance)
+    ANSWER, APPEND, ASK, CHECK, CHECK_ASIDE, CLOSE, DROP, MAX_UNSENT_BYTES, READ_LATER, READ_ON, REST, WAIT, WRITE, Step, line_count,
+    line_has_gathered, line_owes_appends, line_step, request_advance)
 from plog._native.request_stages cimport (
     ANSWERED, APPENDED, CLIENT_LEFT, FOUND_UNUSUAL, GATHERED, REFUSED, SHORT)
 from plog._native.requests cimport request_cut, request_end, request_new, request_set_kind, request_stop_listening
@@ -70,6 +70,15 @@ cdef void give_up_broken(Loop* loop, Connection* c) noexcept nogil:
     give_up(loop, c, text)
 
 
+cdef void give_up_malformed(Loop* loop, Request* request) noexcept nogil:
+    cdef char text[REASON_BYTES]
+    if request.produce.has_head:
+        snprintf(text, REASON_BYTES, "ProduceRequest v%d: %s", <int>request.produce.head.version, request.produce.fault)
+    else:
+        snprintf(text, REASON_BYTES, "request header: %s", request.produce.fault)
+    give_up(loop, request.connection, text)
+
+
 cdef void look_again(Request* request, bint expired) noexcept nogil:
     if request.kind == KIND_PRODUCE:
         produce_look_again(request, expired)
@@ -107,6 +116,8 @@ cdef Step take_steps(Loop* loop, Connection* c) noexcept nogil:
         elif step == WAIT:
             if not wait_for(loop, request):
                 look_again(request, False)
+        elif step == CLOSE:
+            give_up_malformed(loop, request)
         elif step == DROP:
             request_advance(&c.line, request, CLIENT_LEFT)
             request_end(request)
@@ -140,7 +151,7 @@ cdef Step look_at_last(Loop* loop, Connection* c, bint aside) noexcept nogil:
 
 
 cdef void close_when_written(Loop* loop, Connection* c, const char* reason) noexcept nogil:
-    if line_count(&c.line, GATHERED) > 0:
+    if line_has_gathered(&c.line):
         write_gathered(loop)
         take_steps(loop, c)
     link_append(&loop.answering, &c.answering)
@@ -166,13 +177,13 @@ cdef bint take_frame(Loop* loop, Connection* c, int64_t size) noexcept nogil:
     if loop.privileged == c:
         loop.privileged = NULL
     if loop.shared.served == NULL or not c.may_be_fast:
-        request.passed = PASSED_SWITCHED_OFF
+        request.reason = REASON_SWITCHED_OFF
     elif p != NULL and head.api_key == PRODUCE_KEY and PRODUCE_SINCE <= head.version <= PRODUCE_UNTIL:
         request_set_kind(request, KIND_PRODUCE)
     elif p != NULL and head.api_key == FETCH_KEY and FETCH_SINCE <= head.version <= FETCH_UNTIL:
         request_set_kind(request, KIND_FETCH)
     else:
-        request.passed = PASSED_OTHER_API
+        request.reason = REASON_OTHER_API
     return True
 
 

@@ -1,8 +1,8 @@
-"""What the reactor may answer without Python: partitions this broker leads, of ordinary topics.
+"""What the reactor may answer without Python: the partitions that this broker leads.
 
 Owns what is published to the reactor, under which number, and the threads beside it: those that
 flush for acks=all, those that work on slow disks, and those that expand large compressed requests.
-Never answers a request; what is not published is answered by the handlers.
+Never answers a request; Python decides about what is not published.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ class FastPath:
 
     Args:
         disks: whose marks and queues it shares with the handlers.
-        unserved: topics whose requests the handlers look at, whatever they ask.
+        guarded: topics whose Produces Python decides about: not every client may write them.
     """
 
-    def __init__(self, disks: Disks, unserved: frozenset[str] = frozenset()) -> None:
+    def __init__(self, disks: Disks, guarded: frozenset[str] = frozenset()) -> None:
         compute = WorkThread()
         self.served = ServedPartitions(compute)
-        self._unserved = unserved
+        self._guarded = guarded
         self._lock = threading.Lock()
         # Numbers are never used twice: a flush may fail, or a change be told, after its partition
         # has gone.
@@ -58,19 +58,13 @@ class FastPath:
             self._begin(f"compute {number}", compute.run)
 
     def publish(self, partition: Partition) -> None:
-        """Serve a partition as it is now, if its topic is an ordinary one; else withdraw it."""
+        """Serve a partition as it is now, or withdraw it where this broker does not lead."""
         settings = partition.settings
         log = partition.hosted_log
-        if (
-            log is None
-            or not partition.is_leader
-            or partition.topic_partition.topic in self._unserved
-            or settings.message_timestamp_type != CREATE_TIME
-            or settings.compression_type != PRODUCER
-        ):
-            self.withdraw(partition.topic_partition)
-            return
         at = partition.topic_partition
+        if log is None or not partition.is_leader:
+            self.withdraw(at)
+            return
         with self._lock:
             if self._stopped:
                 return
@@ -94,6 +88,11 @@ class FastPath:
                 flush_messages=settings.flush_messages,
                 flush_before_ack=settings.flush_before_ack,
                 key_required=COMPACT in settings.cleanup_policy,
+                produce_is_pythons=(
+                    at.topic in self._guarded
+                    or settings.message_timestamp_type != CREATE_TIME
+                    or settings.compression_type != PRODUCER
+                ),
             )
 
     def withdraw(self, at: TopicPartition) -> None:

@@ -12,12 +12,14 @@ import time
 from collections.abc import Awaitable
 
 from plog._native.histogram import Histogram
+from plog._native.produce_callout import ProduceCallout
 from plog.errors import ErrorCode, InvalidRequest
 from plog.handlers.context import Context, Services
+from plog.handlers.produce_callouts import decide
 from plog.handlers.registry import Answer, Handler, load
 from plog.handlers.request_log import is_logged, log_request
 from plog.handlers.response_errors import ResponseErrors
-from plog.network.control_plane import NO_REPLY, CloseConnection, Connection, Reply
+from plog.network.control_plane import NO_REPLY, CloseConnection, Connection, Decided, Reply
 from plog.protocol import codec, framing
 from plog.protocol.api_keys import ApiKey
 from plog.protocol.framing import RequestHeader
@@ -75,6 +77,15 @@ class Dispatcher:
         if inspect.isawaitable(answer):
             return self._later(connection, header, answer)
         return self._reply(connection, header, answer)
+
+    async def decide(self, connection: Connection, callout: ProduceCallout) -> Decided:
+        """Answer a callout.
+
+        Raises:
+            CloseConnection: a batch is refused of a client that wants no response.
+        """
+        header, _ = framing.decode_request_header(callout.frame)
+        return await decide(Context(self._services, connection, header), callout)
 
     async def _later(
         self, connection: Connection, header: RequestHeader, answer: Awaitable[Answer]

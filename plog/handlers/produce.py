@@ -77,14 +77,10 @@ NO_LEADER = -1
 
 
 class Asked(NamedTuple):
-    """One partition of a request; `done` is what the reactor has appended of it.
-
-    `leave` is for a batch that begins a transaction, or refuses it.
-    """
+    """One partition of a request. `leave` lets a batch begin a transaction, or refuses it."""
 
     at: TopicPartition
     records: bytearray | memoryview | None
-    done: partition_log.Appended | None
     leave: Leave | None = None
 
 
@@ -106,16 +102,18 @@ class Checked(NamedTuple):
 class Appended:
     """One partition of a request: the response so far, and what acks=all waits for.
 
-    `wait` is None once the response is final: the batch is safe, was refused, or is lost.
+    `wait` is None once the response is final: the batch is safe, was refused, or is lost. `done` is
+    None for a batch that was refused.
     """
 
     response: PartitionProduceResponse
     wait: AckWait | None = None
+    done: partition_log.Appended | None = None
 
     def refuse(self, refusal: KafkaError) -> None:
         """Respond with an error."""
         self.response = _refused(self.response.index, refusal)
-        self.wait = None
+        self.wait = self.done = None
 
     def is_settled(self) -> bool:
         """Tell whether acks=all can be answered: safe on every in-sync replica, or lost.
@@ -138,11 +136,16 @@ async def produce(ctx: Context, request: ProduceRequest) -> ProduceResponse | No
     advertised all the same, because clients take an absent version 0 for a broker without
     compression, and refused by closing the connection, as Kafka 4 does.
     """
-    parts = await _append_all(ctx, request)
+    asked = [
+        Asked(TopicPartition(topic.name, data.index), data.records)
+        for topic in request.topic_data
+        for data in topic.partition_data
+    ]
+    parts = await append_all(ctx, request.acks, request.transactional_id, asked)
     if request.acks == ACKS_ALL:
         await _wait_until_safe(ctx, parts, request.timeout_ms)
     if request.acks == ACKS_NONE:
-        _close_on_error(parts)
+        close_on_error(parts)
         return None
     answers = (part.response for part in parts)
     return ProduceResponse(
@@ -153,26 +156,28 @@ async def produce(ctx: Context, request: ProduceRequest) -> ProduceResponse | No
             )
             for topic in request.topic_data
         ],
-        node_endpoints=_node_endpoints(ctx, parts),
+        node_endpoints=node_endpoints(ctx, parts),
     )
 
 
-async def _append_all(ctx: Context, request: ProduceRequest) -> list[Appended]:
+async def append_all(
+    ctx: Context, acks: int, transactional_id: str | None, asked: list[Asked]
+) -> list[Appended]:
     """Append the batches, each where it keeps nobody waiting: in the order of the request.
 
     The threads that expand batches never wait for a disk: those of other disks are among them. Who
     waits for a disk that is known to be slow expands in its thread, one at a time, so that batches
     that were made for it do not pile up before it.
     """
-    asked = await _with_leave(ctx, request, list(_each_partition(ctx, request)))
+    asked = await _with_leave(ctx, transactional_id, asked)
     todo = [(_log_of(ctx.services.replicas.get(one.at)), one) for one in asked]
     slow = ctx.services.replicas.disks.slow_among(log for log, _ in todo if log is not None)
     if slow is not None or not _is_large(asked):
-        return await _append_in_turn(ctx, todo, partial(_check_and_append, ctx, request.acks))
+        return await _append_in_turn(ctx, todo, partial(_check_and_append, ctx, acks))
     found: list[Appended] = []
     rest = iter(asked)
     while len(found) < len(asked):
-        piece = await ctx.in_expander(_check_some, ctx, request.acks, rest)
+        piece = await ctx.in_expander(_check_some, ctx, acks, rest)
         checked = [
             (_log_of(one.partition) if isinstance(one, Checked) else None, one) for one in piece
         ]
@@ -205,18 +210,13 @@ def _append_until_slow(
     return found
 
 
-def _each_partition(ctx: Context, request: ProduceRequest) -> Iterator[Asked]:
-    done = iter(ctx.connection.appended)
-    for topic in request.topic_data:
-        for data in topic.partition_data:
-            yield Asked(TopicPartition(topic.name, data.index), data.records, next(done, None))
-
-
-async def _with_leave(ctx: Context, request: ProduceRequest, asked: list[Asked]) -> list[Asked]:
+async def _with_leave(
+    ctx: Context, transactional_id: str | None, asked: list[Asked]
+) -> list[Asked]:
     """Ask the coordinator about batches that would begin a transaction in their partition."""
     if not any(map(_is_transactional, asked)):
         return asked
-    if request.transactional_id is None:
+    if transactional_id is None:
         # Whoever leaves its name out may write nothing with it: as Kafka, of the whole request.
         refusal = TransactionalIdAuthorizationFailed(
             "a transactional batch needs a transactional id"
@@ -244,7 +244,7 @@ async def _with_leave(ctx: Context, request: ProduceRequest, asked: list[Asked])
     for producer, partitions in wanted.items():
         leave |= await leave_to_write(
             ctx,
-            request.transactional_id,
+            transactional_id,
             producer,
             partitions,
             way=Way.PRODUCE,
@@ -255,7 +255,7 @@ async def _with_leave(ctx: Context, request: ProduceRequest, asked: list[Asked])
 
 
 def _is_transactional(asked: Asked) -> bool:
-    return asked.done is None and asked.records is not None and is_transactional(asked.records)
+    return asked.records is not None and is_transactional(asked.records)
 
 
 def _is_large(asked: Iterable[Asked]) -> bool:
@@ -290,7 +290,7 @@ def _check_some(ctx: Context, acks: int, rest: Iterator[Asked]) -> list[Checked 
 
 
 def _check(ctx: Context, acks: int, asked: Asked) -> Checked | Appended:
-    """Check one partition's batch; what is refused, or `done`, has its answer at once."""
+    """Check one partition's batch; what is refused has its answer at once."""
     partition: Partition | None = None
     try:
         if acks not in (ACKS_NONE, ACKS_LEADER, ACKS_ALL):
@@ -298,8 +298,6 @@ def _check(ctx: Context, acks: int, asked: Asked) -> Checked | Appended:
         if asked.at.topic in INTERNAL_TOPICS and ctx.header.client_id != ADMIN_CLIENT:
             raise InvalidTopic(f"{asked.at.topic} is an internal topic")
         leader = ctx.services.replicas.leader(asked.at)
-        if asked.done is not None:
-            return _appended(leader, asked.done, NO_TIMESTAMP)
         if isinstance(asked.leave, KafkaError):
             raise asked.leave
         settings = leader.settings
@@ -361,7 +359,7 @@ def _appended(partition: Partition, done: partition_log.Appended, append_time_ms
         log_append_time_ms=append_time_ms,
         log_start_offset=done.log_start_offset,
     )
-    return Appended(response, AckWait(partition, done))
+    return Appended(response, AckWait(partition, done), done)
 
 
 def _refuse(
@@ -416,8 +414,12 @@ def _refused(index: int, refusal: KafkaError) -> PartitionProduceResponse:
     )
 
 
-def _close_on_error(parts: Iterable[Appended]) -> None:
-    """Tell a client that wants no answer of an error, in the only way there is."""
+def close_on_error(parts: Iterable[Appended]) -> None:
+    """Tell a client that wants no answer of an error, in the only way there is.
+
+    Raises:
+        CloseConnection: there is one.
+    """
     for part in parts:
         code = ErrorCode(part.response.error_code)
         if code != ErrorCode.NONE:
@@ -426,7 +428,8 @@ def _close_on_error(parts: Iterable[Appended]) -> None:
             )
 
 
-def _node_endpoints(ctx: Context, parts: Iterable[Appended]) -> list[NodeEndpoint]:
+def node_endpoints(ctx: Context, parts: Iterable[Appended]) -> list[NodeEndpoint]:
+    """Return where the leaders that the responses name are to be reached."""
     named = {part.response.current_leader.leader_id for part in parts} - {NO_LEADER}
     return [
         NodeEndpoint(node_id=node.id, host=node.host, port=node.port, rack=node.rack)

@@ -15,15 +15,26 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from enum import Enum
 from types import CoroutineType, TracebackType
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, cast
 
-from plog._native.reactor import CHANGED, CLOSED, LEFT, OPENED, REFUSED, REQUEST, Event, Reactor
+from plog._native.reactor import (
+    CALLOUT,
+    CHANGED,
+    CLOSED,
+    LEFT,
+    OPENED,
+    REFUSED,
+    REQUEST,
+    Event,
+    Reactor,
+)
 from plog.network.listeners import BoundListener
 from plog.runtime.bounded_lines import BoundedLines
 from plog.settings.listeners import Listener, SecurityProtocol
 
 if TYPE_CHECKING:
-    from plog._native.partition_log import Appended, FileRange
+    from plog._native.partition_log import FileRange
+    from plog._native.produce_callout import LeaderEndpoint, ProduceCallout, Refusal, Written
 
 log = logging.getLogger(__name__)
 
@@ -51,9 +62,19 @@ NO_REPLY: Final = _NoReply.NO_REPLY
 """What a handler returns when the request wants no answer (Produce with acks=0)."""
 
 Piece: TypeAlias = "bytes | bytearray | memoryview | FileRange"
-Reply: TypeAlias = "Sequence[Piece] | _NoReply"
-"""The pieces of one answer, without its length prefix, or NO_REPLY."""
+Reply: TypeAlias = "Sequence[Piece] | _NoReply | Decided"
+"""The pieces of one answer, without its length prefix, or NO_REPLY; or the answer to a callout."""
 Dispatch: TypeAlias = Callable[["Connection", memoryview], "Reply | Awaitable[Reply]"]
+
+
+class Decided(NamedTuple):
+    """What becomes of a request's unusual partitions, and where the leaders are that it names."""
+
+    outcomes: Sequence[Written | Refusal]
+    endpoints: Sequence[LeaderEndpoint]
+
+
+Decide: TypeAlias = Callable[["Connection", "ProduceCallout"], Coroutine[Any, Any, Decided]]
 
 
 class CloseConnection(Exception):
@@ -103,8 +124,8 @@ class Connection:
     """
 
     __slots__ = (
-        "appended",
         "attributes",
+        "callout",
         "client_software_name",
         "client_software_version",
         "close_after_reply",
@@ -137,10 +158,8 @@ class Connection:
         """Free for handlers: SASL state and the like."""
         self.raw_tokens = False
         """SASL tokens without request headers follow (SaslHandshake v0), of any size."""
-        self.appended: Sequence[Appended | None] = ()
-        """Of the request in hand: what the reactor has appended of a Produce, its first partitions
-        in their order, before it met one that it leaves to the handler. None: this one it has
-        not."""
+        self.callout: ProduceCallout | None = None
+        """The question about the request in hand; None: Python has the whole of it."""
         self.fetch_session: tuple[int, int] | None = None
         """Of the request in hand: the session and its epoch, if it is a Fetch that the reactor has
         counted in its session, before it met something that it leaves to the handler."""
@@ -246,10 +265,11 @@ class _Started(Coroutine[Any, Any, Any]):
 
 
 class ControlPlane:
-    """Runs handlers for what the reactor hands over.
+    """Runs handlers for what the reactor hands over, and for what it asks.
 
     `dispatch(connection, frame)` is called in the event loop for each request. It
-    returns the answer, or an awaitable of it. A coroutine is run up to its first
+    returns the answer, or an awaitable of it. `decide(connection, callout)` is the same for a
+    callout. A coroutine is run up to its first
     real wait at once, and becomes a task only then; up to there
     `asyncio.current_task()` is None, so `asyncio.timeout` cannot be entered (waits
     with a limit belong in `runtime.purgatory`). `CloseConnection` closes the
@@ -269,9 +289,11 @@ class ControlPlane:
         loop: asyncio.AbstractEventLoop,
         on_change: Callable[[int], None] | None = None,
         *,
+        decide: Decide | None = None,
         most_at_work: int = 100,
     ) -> None:
         self._reactor = reactor
+        self._decide = decide or _undecided
         self._work = Work(most_at_work, self._on_room)
         self._not_begun: deque[tuple[Connection, Event]] = deque()
         self._on_change = on_change
@@ -359,7 +381,7 @@ class ControlPlane:
 
     def _on_event(self, event: Event) -> None:
         kind = event.kind
-        if kind == REQUEST:
+        if kind in (REQUEST, CALLOUT):
             connection = self._connections[event.connection_id]
             if connection.closing:
                 return
@@ -418,19 +440,23 @@ class ControlPlane:
             self._loop.call_soon(self._begin_requests)
 
     def _begin(self, connection: Connection, event: Event) -> None:
-        frame = event.frame
+        frame = event.frame if event.callout is None else event.callout.frame
         assert frame is not None
         connection.received_us = event.received_us
         connection.size = len(frame)
-        connection.appended = event.appended
         connection.fetch_session = event.session
+        connection.callout = event.callout
         if len(frame) < HEADER_BYTES and not connection.raw_tokens:
             self._close(connection, f"request of {len(frame)} bytes has no room for a header")
             return
         # The one place that may catch everything: whatever a handler raises is a bug of ours, and
         # must cost the client that met it its connection, but nobody else anything.
         try:
-            outcome = self._dispatch(connection, frame)
+            outcome = (
+                self._dispatch(connection, frame)
+                if event.callout is None
+                else self._decide(connection, event.callout)
+            )
             if isinstance(outcome, CoroutineType):
                 self._run(connection, outcome)
             elif isinstance(outcome, (list, tuple, _NoReply)):
@@ -441,7 +467,7 @@ class ControlPlane:
             if not connection.gone:
                 self._failed(connection, error)
             else:  # it serves its client alone, which left before it began
-                self._reactor.skip(connection.id)
+                self._skip(connection)
         except Exception as error:  # noqa: BLE001
             self._failed(connection, error)
 
@@ -469,7 +495,7 @@ class ControlPlane:
         if task.cancelled():
             # Because the client has gone, or the broker stops.
             if connection.gone:
-                self._reactor.skip(connection.id)  # requests behind it may have come
+                self._skip(connection)  # requests behind it may have come
             elif not connection.closing:
                 self._close(connection, "its request was cancelled", logging.INFO)
             return
@@ -486,12 +512,35 @@ class ControlPlane:
         if connection.throttle_ms > 0:
             self._reactor.mute(connection.id, connection.throttle_ms)
             connection.throttle_ms = 0
-        if reply is NO_REPLY:
+        if isinstance(reply, Decided):
+            self._take_callout(connection).answer(*reply)
+        elif reply is NO_REPLY:
             self._reactor.skip(connection.id)
         else:
             self._reactor.respond(connection.id, reply)
         if connection.close_after_reply is not None:
             self._close(connection, connection.close_after_reply, logging.INFO)
+
+    def _skip(self, connection: Connection) -> None:
+        """Have no response sent to a client that has gone."""
+        if connection.callout is None:
+            self._reactor.skip(connection.id)
+        else:
+            self._take_callout(connection).give_up()
+
+    def _take_callout(self, connection: Connection) -> ProduceCallout:
+        callout, connection.callout = connection.callout, None
+        assert callout is not None
+        return callout
+
+    def _end_request(self, connection: Connection, reason: str) -> None:
+        """Close for the request in hand; a question about it is never answered."""
+        self._reactor.close(connection.id, reason)
+        self._give_up(connection)
+
+    def _give_up(self, connection: Connection) -> None:
+        if connection.callout is not None:
+            self._take_callout(connection).give_up()
 
     def _failed(self, connection: Connection, error: BaseException) -> None:
         if isinstance(error, CloseConnection):
@@ -513,11 +562,12 @@ class ControlPlane:
                 connection.peer,
                 exc_info=error,
             )
-        self._reactor.close(connection.id, "internal error")
+        self._end_request(connection, "internal error")
 
     def _close(self, connection: Connection, reason: str, level: int = logging.WARNING) -> None:
         """Close after the answers given so far, with one line in the log."""
         if connection.closing:
+            self._give_up(connection)
             return
         connection.closing = True
         self._closings.log(
@@ -527,8 +577,12 @@ class ControlPlane:
             connection.listener.name,
             reason,
         )
-        self._reactor.close(connection.id, reason)
+        self._end_request(connection, reason)
 
 
 async def _as_coroutine(awaitable: Awaitable[Reply]) -> Reply:
     return await awaitable
+
+
+async def _undecided(connection: Connection, callout: ProduceCallout) -> Decided:
+    raise AssertionError("a reactor without partitions asks nothing")

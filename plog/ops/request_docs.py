@@ -15,8 +15,9 @@ from plog._native.request_stages import TRANSITIONS, Event, Stage
 HEAD = """\
 # The stages of a request
 
-A broker answers ordinary Produce and Fetch requests in its I/O threads, the reactors.
-Python answers every other request. This page says how a request gets to its response.
+A broker answers Produce and Fetch requests in its I/O threads, the reactors. Python decides
+about unusual partitions of a Produce, such as one whose batch is refused. It gets an unusual Fetch,
+and every other request, whole. This page says how a request gets to its response.
 
 This page is generated from `plog/_native/request_stages.pyx`. <!-- checkout -->
 Do not edit it; run `python -m plog.ops.request_docs docs/REQUESTS.md`. <!-- checkout -->
@@ -37,15 +38,16 @@ CAME, CHECKED, GATHERED, APPENDED, SAFE, OVER.
 
 STAGES = {
     Stage.CAME: "its last byte is here, and no thread has looked at it",
+    Stage.MALFORMED: "its bytes are no request, and the connection closes when its turn comes",
     Stage.CHECKING: "a compute thread expands and checks it",
-    Stage.GATHERED: "in the write of this round, with the batches of other requests",
     Stage.ON_DISK: "a disk thread has it, because a reactor must not wait for a disk",
     Stage.CHECKED: "valid, and waits until the earlier batches of its connection are appended",
     Stage.UNUSUAL: "waits for Python until it is the first request of its connection",
-    Stage.ASKED: "Python has it",
+    Stage.GATHERED: "in the write of this round, with the batches of other requests",
+    Stage.ASKED: "Python decides about it",
     Stage.APPENDED: "in the log, and not yet on every replica that the request asks for",
     Stage.SHORT: "read, and waits for more bytes",
-    Stage.REFUSED: "appended, and the response has an error",
+    Stage.REFUSED: "the response has an error",
     Stage.SAFE: "appended, and the response has its offset",
     Stage.READ: "the response has its records",
     Stage.OVER: "answered or dropped",
@@ -62,7 +64,8 @@ Three rules follow from the order of the queue:
 - Responses have the order of the requests. A Produce with acks=0 has no response, and
   leaves the queue when it is done.
 - Batches are appended in the order of the requests.
-- Python has one request of a connection at a time, the first. No later one is appended meanwhile.
+- Python has to do with one request of a connection at a time, the first. No later one is appended
+  meanwhile.
 """
 
 STEPS = {
@@ -72,11 +75,12 @@ STEPS = {
     Step.CHECK_ASIDE: "give the last request to a compute thread, as earlier ones",
     Step.WRITE: "write the batches of this round first",
     Step.APPEND: "put a request's batches into the write of this round",
-    Step.ASK: "give the first request to Python",
+    Step.ASK: "ask Python about partitions of the first request, or give it the whole",
     Step.WAIT: "let the first request wait for its partitions or its deadline",
     Step.ANSWER: "queue a response",
     Step.DROP: "forget the first request, whose client has left",
     Step.READ_LATER: "read the next request when the connection is no longer muted",
+    Step.CLOSE: "close the connection, because its first request is malformed",
 }
 
 TABLE_HEAD = """\

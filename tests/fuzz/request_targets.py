@@ -28,6 +28,8 @@ from .record_targets import LIMIT, NOW_MS
 
 LARGEST_ANSWER = 50 << 20
 MOST_MESSAGE_BYTES = 4096
+FIRST_VERSION = 3
+"""Of Produce with record batches."""
 TOPICS = {
     ("t", 0): False,
     ("t", 1): True,
@@ -136,12 +138,13 @@ def served() -> ServedPartitions:
             flush_messages=1 << 60,
             flush_before_ack=False,
             key_required=key_required,
+            produce_is_pythons=False,
         )
     return partitions
 
 
 def produce_requests(data: memoryview) -> None:
-    """A frame: what the fast path takes, Python reads as the same, and finds nothing wrong with."""
+    """A frame: the kernels and Python agree whether it is a request, and on what it says."""
     check_produce(exact(data))
     check_produce(exact(with_right_records(data)))
 
@@ -167,42 +170,61 @@ def read_produce(frame: Buffer) -> tuple[ProduceRequest, int, int] | None:
     header = said(framing.decode_request_header, frame)
     if isinstance(header, str) or header[0].api_key != 0:
         return None
-    found = said(codec.decode, ProduceRequest, header[0].api_version, frame, header[1])
+    found = said(
+        codec.decode,
+        ProduceRequest,
+        header[0].api_version,
+        frame,
+        header[1],
+        most_elements=framing.MOST_REQUEST_ELEMENTS,
+    )
     return None if isinstance(found, str) else (found[0], header[0].api_version, found[1])
 
 
 def check_produce(frame: memoryview) -> None:
-    """Compare the fast path with Python on one frame."""
+    """Compare the kernels with Python on one frame."""
     before = exact(frame)
     in_reactor = request_forms.check_produce(served(), exact(frame), NOW_MS, True)
     form = request_forms.check_produce(served(), frame, NOW_MS, False)
-    if form is None:
-        assert in_reactor is None, "what the reactor takes, the thread beside it must take too"
-        return
-    assert in_reactor is None or in_reactor == form
     found = read_produce(before)
-    assert found is not None, "Python cannot read what the fast path takes"
-    request, version, end = found
-    assert end == len(frame)
-    assert request.transactional_id is not None or not any(
-        is_transactional(part.records)
-        for topic in request.topic_data
-        for part in topic.partition_data
-    )
+    if form is None:
+        assert in_reactor is None
+        assert found is None or found[1] < FIRST_VERSION
+        return
+    assert in_reactor is None or in_reactor == form, "the thread beside the reactor finds the same"
+    if isinstance(form, str):
+        assert found is None, form
+        return
+    assert found is not None, "Python cannot read what the kernels read"
+    request, version, _ = found
     assert (form.acks, form.timeout_ms) == (request.acks, request.timeout_ms)
     parts = [
-        (number == 0, topic.name, part)
-        for topic in request.topic_data
-        for number, part in enumerate(topic.partition_data)
+        (number, topic.name, part)
+        for number, topic in enumerate(request.topic_data)
+        for part in topic.partition_data
     ]
     assert len(parts) == len(form.parts)
-    for (begins, name, part), (began, index, at, size) in zip(parts, form.parts, strict=True):
-        assert (began, index, size) == (begins, part.index, len(part.records))
+    is_refused = request.acks not in (-1, 0, 1) or (
+        request.transactional_id is None
+        and any(part.records is not None and is_transactional(part.records) for _, _, part in parts)
+    )
+    for (topic, name, part), (at_topic, index, at, size, is_good) in zip(
+        parts, form.parts, strict=True
+    ):
+        assert (at_topic, index) == (topic, part.index)
+        assert size == (-1 if part.records is None else len(part.records))
+        assert at is None or bytes(before[at : at + size]) == bytes(part.records)
+        if not is_good:
+            continue
+        assert not is_refused
         judged = judge(part.records, TOPICS[name, index])
         assert judged.error == 0, judged
         stamped = batch.check_batch(frame[at : at + size])
         assert stamped.max_timestamp == judged.max_timestamp
-    check_answer(form.answer, version, [(name, part.index) for _, name, part in parts])
+    names = [
+        (topic.name, [part.index for part in topic.partition_data]) for topic in request.topic_data
+    ]
+    check_answer(form.answer, version, names)
 
 
 def judge(records: Buffer, key_required: bool) -> Any:
@@ -217,14 +239,13 @@ def judge(records: Buffer, key_required: bool) -> Any:
     )
 
 
-def check_answer(answer: bytes, version: int, expected: list[tuple[str, int]]) -> None:
+def check_answer(answer: bytes, version: int, expected: list[tuple[str, list[int]]]) -> None:
     """Read the answer's form as a client does."""
     assert struct.unpack_from(">i", answer) == (len(answer) - 4,)
     _, at = framing.decode_response_header(0, version, answer[4:])
     response, end = codec.decode(ProduceResponse, version, answer[4:], at)
     assert end == len(answer) - 4
     assert expected == [
-        (topic.name, part.index)
+        (topic.name, [part.index for part in topic.partition_responses])
         for topic in response.responses
-        for part in topic.partition_responses
     ]

@@ -387,7 +387,7 @@ def bytes_of_what_waits(fast: Running, request: Struct) -> int:
             fast.send(request, VERSION)
             fast.until_waiting()
             # The frame goes once the request is appended.
-            eventually(lambda: fast.broker.reactor_stats.queued_bytes < 100_000, "it is appended")
+            eventually(lambda: fast.broker.reactor_stats.queued_bytes < 150_000, "it is appended")
             found = fast.broker.reactor_stats.queued_bytes
             still_waits = fast.broker.reactor_stats.waiting == 1
             fast.receive()

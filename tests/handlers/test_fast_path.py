@@ -19,7 +19,7 @@ import pytest
 from plog._native.faults import Fault
 from plog.errors import ErrorCode
 from plog.protocol.messages.fetch import FetchRequest, FetchResponse
-from plog.protocol.messages.produce import ProduceResponse
+from plog.protocol.messages.produce import ProduceResponse, TopicProduceData
 from plog.protocol.schema import Struct
 from tests.agreement.harness import run_seed
 from tests.handlers.running import (
@@ -124,6 +124,36 @@ def test_what_is_refused_is_left_to_the_handler(twins: Twins, what: str) -> None
     (read,) = decoded(FetchResponse, 12, answer).responses
     # Everything of a request that is handed over was appended once.
     assert [part.high_watermark for part in read.partitions] == [4, 0]
+
+
+@pytest.mark.parametrize("version", PRODUCE_VERSIONS)
+@pytest.mark.parametrize("acks", [1, -1])
+def test_unusual_partitions_leave_the_others_alone(twins: Twins, version: int, acks: int) -> None:
+    topic, stamped = (
+        twins.create_topic(),
+        twins.create_topic(message_timestamp_type="LogAppendTime"),
+    )
+    request = produce_request(
+        [(topic, 0, make_batch([b"a"])), (topic, 7, make_batch()), (topic, 1, REFUSED["cut"]),
+         ("no-such-topic", 0, make_batch()), ("kein-thema-\u00e4\u6c34", 2, None),
+         (topic, 2, make_batch([b"b"])), (topic, -1, b""), (topic, 2, make_batch([b"c"]))],
+        acks=acks,
+    )  # fmt: skip
+    request.topic_data.insert(1, TopicProduceData(name="nothing-of-it", partition_data=[]))
+    request.topic_data.append(TopicProduceData(name=topic, partition_data=[]))
+    for first in range(2):
+        answer = decoded(ProduceResponse, version, twins.ask(request, version, fast=False))
+        codes = [part.error_code for part in flat(answer)]
+        assert (codes[0], codes.count(ErrorCode.NONE)) == (ErrorCode.NONE, 3)
+        assert flat(answer)[0].base_offset == first
+    # What Python appends is stamped by the broker's clock.
+    request = produce_request([(topic, 0, make_batch()), (stamped, 1, make_batch())], acks=acks)
+    before = twins.fast.fast_requests
+    for one in twins.both:
+        parts = flat(decoded(ProduceResponse, version, one.ask(request, version)))
+        assert [part.error_code for part in parts] == [0, 0]
+        assert parts[0].log_append_time_ms == -1 < parts[1].log_append_time_ms
+    assert twins.fast.fast_requests == before
 
 
 def test_transactions_batch_without_a_transactional_id_refuses_the_whole_request(

@@ -25,7 +25,10 @@ class FakePartition:
 
 @dataclass
 class Batch:
-    """A batch of a Produce: `form` is plain, compressed or unusual."""
+    """A batch of a Produce: `form` is plain, compressed, special or unusual.
+
+    Python appends a special one, and refuses an unusual one.
+    """
 
     partition: str
     form: str = "plain"
@@ -34,6 +37,8 @@ class Batch:
     is_appended: bool = False
     is_grouped: bool = False
     """The write of the round has it."""
+    is_asked: bool = False
+    """Python decides about it."""
 
 
 @dataclass
@@ -46,6 +51,7 @@ class Sent:
     acks: int = 1
     wait_ms: int = 0
     has_stale_session: bool = False
+    is_malformed: bool = False
     deadline_ms: int = 0
     seen: dict[str, int] = field(default_factory=dict)
     """The changes of its partitions that it knows of."""

@@ -22,6 +22,8 @@ from tests.scenarios.request_model import (
 )
 
 AFTER = {(stage, event): after for stage, event, after, _ in TRANSITIONS}
+PYTHONS = ("special", "unusual")
+"""Forms of batches that Python decides about."""
 RESPONSE_BYTES = 200 * 1024
 """Of a response that the client does not take: two of them are too much to read on."""
 
@@ -77,18 +79,14 @@ class FakeReactor:
         self.serve()
 
     def python_answers(self, number: int) -> None:
-        """Python appends what it can of the request that it has, and responds."""
+        """Python decides about partitions, or responds to the request that it has whole."""
         sent = self.asked.pop(number)
-        for batch in sent.batches if sent.kind == PRODUCE else ():
-            if batch.form != "unusual" and not batch.is_appended:
-                self._put(number, batch)
-        if self.is_dead or self.is_closing:
+        if sent.kind == PRODUCE:
+            self._take_outcomes(number, sent)
+        elif self.is_dead or self.is_closing:
             self.say(f"{number} is closed")
-            return
-        self._happen(number, Event.ANSWERED)
-        if sent.kind == PRODUCE and sent.acks == 0:
-            self._end(number, f"{number} is done by Python")
         else:
+            self._happen(number, Event.ANSWERED)
             self._respond_with(number, "by Python")
         self.serve()
 
@@ -182,7 +180,9 @@ class FakeReactor:
             return
         self.is_dead = self.is_closing = True
         for number in self.line.numbers:
-            if number in self.threads:
+            if number in self.threads or (
+                number in self.asked and self.asked[number].kind == PRODUCE
+            ):
                 self.line.leave(number)
                 del self.requests[number]
                 continue
@@ -216,6 +216,9 @@ class FakeReactor:
                 done = self._take_in(number)
             elif step == Step.WAIT:
                 self._wait(number)
+            elif step == Step.CLOSE:
+                self.say(f"{number} is malformed")
+                self._begin_close()
             elif step == Step.DROP:
                 self._happen(number, Event.CLIENT_LEFT)
                 self._end(number, f"drop {number}")
@@ -265,9 +268,15 @@ class FakeReactor:
         self._end(number, f"answer {number} {text}".rstrip())
 
     def _ask(self, number: int) -> None:
-        self._happen(number, Event.TURN_CAME)
-        self.asked[number] = self.requests[number]
-        self.asked[number].waits = False
+        sent = self.requests[number]
+        if sent.kind == PRODUCE:
+            for part, stage in enumerate(self.line.parts(number)):
+                sent.batches[part].is_asked = stage == Stage.UNUSUAL
+            self._happen_from(number, Stage.UNUSUAL, Event.TURN_CAME)
+        else:
+            self._happen(number, Event.TURN_CAME)
+        self.asked[number] = sent
+        sent.waits = False
         self._show(number)
 
     def _wait(self, number: int) -> None:
@@ -299,19 +308,18 @@ class FakeReactor:
     def _look_at_produce(self, number: int) -> bool:
         """Check it; return False where the write of the round comes first."""
         batches = self.requests[number].batches
-        for part, batch in enumerate(batches):
+        for batch in batches if not self.requests[number].is_malformed else ():
             thread = "disk" if self.partition(batch.partition).state == "slow" else "compute"
-            if batch.form == "unusual":
-                self._know(number, part + 1, good=part)
-                self._happen(number, Event.FOUND_UNUSUAL)
-                return True
+            if batch.form in PYTHONS:
+                continue
             if thread == "disk" or batch.form == "compressed":
                 if self.gathered:
                     return False
                 self._leave_to(thread, number)
                 return True
-        self._know(number, len(batches), good=len(batches))
-        self._gather(number)
+        self._know(number)
+        if Stage.CHECKED in (self.line.parts(number) or [self.line.stage(number)]):
+            self._gather(number)
         return True
 
     def _leave_to(self, thread: str, number: int) -> None:
@@ -320,52 +328,53 @@ class FakeReactor:
 
     def _work_on(self, number: int, *, appends: bool) -> None:
         """Check it in another thread, and append it if that is a disk's."""
-        batches = self.requests[number].batches
         if not self.line.parts(number):
-            forms = [batch.form for batch in batches]
-            unusual = "unusual" in forms
-            good = forms.index("unusual") if unusual else len(forms)
-            self._know(number, good + unusual, good=good)
-            if unusual:
-                self._happen(number, Event.FOUND_UNUSUAL)
-                return
-        if appends:
+            self._know(number)
+        if appends and self.line.stage(number) != Stage.MALFORMED:
             self._conclude(number, may_append=True, in_reactor=False)
 
-    def _know(self, number: int, parts: int, *, good: int) -> None:
-        """Its partitions are known now, and the first `good` of them may be appended."""
-        self.line.know(number, parts)
-        for part in range(good):
-            self._happen(number, Event.FOUND_GOOD, part)
-        if parts == 0:
+    def _know(self, number: int) -> None:
+        """Its partitions are known now: each may be appended, or is Python's."""
+        batches = self.requests[number].batches
+        if self.requests[number].is_malformed:
+            self._happen(number, Event.FOUND_MALFORMED)
+            return
+        self.line.know(number, len(batches))
+        for part, batch in enumerate(batches):
+            is_pythons = batch.form in PYTHONS
+            self._happen(number, Event.FOUND_UNUSUAL if is_pythons else Event.FOUND_GOOD, part)
+        if not batches:
             self._happen(number, Event.FOUND_GOOD)
 
     def _take_in(self, number: int) -> Step:
-        batches = self.requests[number].batches
-        if not any(self.partition(batch.partition).state == "slow" for batch in batches):
+        checked = self._parts_in(number, Stage.CHECKED)
+        if not any(self.partition(batch.partition).state == "slow" for batch in checked):
             self._gather(number)
         elif self.gathered:
             return Step.WRITE
         else:
-            self._leave_to("disk", number)
+            self._happen_from(number, Stage.CHECKED, Event.FOUND_COLD)
+            self.threads[number] = "disk"
         self._show(number)
         return Step.REST
 
     def _gather(self, number: int) -> None:
-        for batch in self.requests[number].batches:
+        for batch in self._parts_in(number, Stage.CHECKED):
             if self.partition(batch.partition).state == "busy":
                 self.is_full = True
                 break
             batch.is_grouped = True
-        self._happen(number, Event.TAKEN_IN)
+        self._happen_from(number, Stage.CHECKED, Event.TAKEN_IN)
         self.gathered.append(number)
 
     def _write_gathered(self) -> None:
         for number in self.gathered:
-            stages = {self.line.stage(each) for each in self.line.numbers}
-            self._conclude(
-                number, may_append=not stages & {Stage.ASKED, Stage.UNUSUAL}, in_reactor=True
+            before = self.line.numbers[: self.line.numbers.index(number)]
+            is_next = all(
+                self.line.stage(each) == Stage.GATHERED or self.line.stage(each) >= Stage.APPENDED
+                for each in before
             )
+            self._conclude(number, may_append=is_next, in_reactor=True)
             self._show(number)
         was_any = bool(self.gathered)
         self.gathered, self.is_full = [], False
@@ -374,32 +383,56 @@ class FakeReactor:
 
     def _conclude(self, number: int, *, may_append: bool, in_reactor: bool) -> None:
         sent = self.requests[number]
-        goes_on = True
-        for part, batch in enumerate(sent.batches):
-            is_slow = in_reactor and self.partition(batch.partition).state == "slow"
-            if batch.is_grouped:
-                goes_on &= self._append(number, part)
-            elif goes_on:
-                goes_on = may_append and not is_slow and self._append(number, part)
         for part, stage in enumerate(self.line.parts(number)):
-            if not goes_on and stage in (Stage.CHECKED, Stage.GATHERED, Stage.ON_DISK):
+            if stage == Stage.GATHERED and sent.batches[part].is_grouped:
+                self._append(number, part)
+        for part, stage in enumerate(self.line.parts(number)):
+            if stage not in (Stage.CHECKED, Stage.GATHERED, Stage.ON_DISK):
+                continue
+            name = sent.batches[part].partition
+            is_slow = in_reactor and self.partition(name).state == "slow"
+            follows = any(
+                batch.partition == name for batch in self._parts_in(number, Stage.UNUSUAL, part)
+            )
+            if not may_append or is_slow or follows:
                 self._happen(number, Event.NOT_WRITTEN, part)
+            else:
+                self._append(number, part)
         sent.deadline_ms = self.now_ms + sent.wait_ms
         if not sent.batches:
             self._happen(number, Event.WROTE)
             self._happen(number, Event.IS_SAFE)
-        elif goes_on:
+        else:
             self._settle(number)
 
-    def _append(self, number: int, part: int) -> bool:
-        """Append a batch; return False where its disk has no space."""
+    def _take_outcomes(self, number: int, sent: Sent) -> None:
+        """Python has appended or refused what it was asked about."""
+        for part, batch in enumerate(sent.batches):
+            if not batch.is_asked:
+                continue
+            is_written = batch.form != "unusual" and self._put(number, batch)
+            if number not in self.requests:
+                continue
+            if is_written:
+                sent.seen[batch.partition] = self.partition(batch.partition).changes
+                self._happen(number, Event.WROTE, part)
+            else:
+                self._refuse(number, part, Event.WAS_REFUSED)
+        if number not in self.requests:
+            self.say(f"{number} is freed")
+            return
+        sent.deadline_ms = self.now_ms + sent.wait_ms
+        self._settle(number)
+        self._show(number)
+
+    def _append(self, number: int, part: int) -> None:
+        """Append a batch, or leave it to Python where its disk has no space."""
         batch = self.requests[number].batches[part]
         if not self._put(number, batch):
             self._happen(number, Event.NOT_WRITTEN, part)
-            return False
+            return
         self.requests[number].seen[batch.partition] = self.partition(batch.partition).changes
         self._happen(number, Event.WROTE, part)
-        return True
 
     def _put(self, number: int, batch: Batch) -> bool:
         """Put a batch into its log, whichever thread does it; return False without space."""
@@ -469,6 +502,21 @@ class FakeReactor:
             assert (stage, event) in AFTER, (number, Stage(stage).name, event.name)
             self.walked.add((Stage(stage), event))
         assert self.line.happen(number, event, part)
+
+    def _happen_from(self, number: int, stage: Stage, event: Event) -> None:
+        """To those of its partitions that are in a stage; to the whole where it has none."""
+        if not self.line.parts(number):
+            self._happen(number, event)
+        for part, each in enumerate(self.line.parts(number)):
+            if each == stage:
+                self._happen(number, event, part)
+
+    def _parts_in(self, number: int, stage: Stage, until: int | None = None) -> list[Batch]:
+        """Return the batches in a stage, of the first `until`."""
+        stages = self.line.parts(number)[:until]
+        return [
+            self.requests[number].batches[part] for part, each in enumerate(stages) if each == stage
+        ]
 
     def _end(self, number: int, text: str) -> None:
         assert self.line.stage(number) == Stage.OVER

@@ -36,13 +36,20 @@ class RequestScript:
     # -- the client
 
     def _produce(self, *words: str) -> None:
-        """Send a Produce: `produce acks=all a b:compressed`; `a:unusual` is for Python."""
+        """Send a Produce: `produce acks=all a b:compressed`.
+
+        Python appends `a:special`, and refuses `a:unusual`.
+        """
         options, names = _options(words)
         batches = [Batch(name, form or "plain") for name, _, form in map(_cut, names)]
         timeout_ms = int(options.get("timeout", PRODUCE_TIMEOUT_MS))
         self._reactor.send(
             Sent(PRODUCE, batches, acks=ACKS[options.get("acks", "1")], wait_ms=timeout_ms)
         )
+
+    def _malformed(self) -> None:
+        """Send a Produce whose bytes are no request."""
+        self._reactor.send(Sent(PRODUCE, is_malformed=True))
 
     def _fetch(self, *words: str) -> None:
         """Send a Fetch: `fetch wait=500 a b`; `session=stale` is found when it is answered."""
@@ -94,6 +101,10 @@ class RequestScript:
     def _back(self, number: str) -> None:
         """A thread is done with a request."""
         self._reactor.come_back(int(number))
+
+    def _spoil(self, number: str) -> None:
+        """A thread that works on a request finds no memory to read it."""
+        self._reactor.requests[int(number)].is_malformed = True
 
     def _python(self, number: str) -> None:
         """Python answers."""

@@ -19,7 +19,7 @@ ANSWERABLE = {Stage.REFUSED, Stage.SAFE, Stage.READ}
 DROPPABLE = {stage for stage, event, _, _ in TRANSITIONS if event == Event.CLIENT_LEFT}
 OWED = {Stage.CHECKING, Stage.GATHERED, Stage.ON_DISK, Stage.CHECKED, Stage.UNUSUAL}
 """A batch in one of these is still to be appended, and will be."""
-HOLDS_UP_READING = {Stage.CAME, Stage.ASKED, Stage.ON_DISK, Stage.SHORT}
+HOLDS_UP_READING = {Stage.CAME, Stage.MALFORMED, Stage.ASKED, Stage.ON_DISK, Stage.SHORT}
 IN_ORDER = {Stage.GATHERED, Stage.APPENDED, Stage.REFUSED, Stage.SAFE, Stage.READ, Stage.SHORT}
 """Behind these, the next batch of the connection may be appended."""
 ELSEWHERE = {Stage.UNUSUAL, Stage.ASKED, Stage.ON_DISK}
@@ -46,6 +46,8 @@ class Place(NamedTuple):
     acks: int
     stage: Stage
     waits: bool
+    is_gathered: bool
+    """The write of the round has one of its batches."""
 
 
 def may_read_on(queue: list[Place]) -> bool:
@@ -73,6 +75,10 @@ def next_step(queue: list[Place], client: Client) -> tuple[Step, int | None]:
     for place in queue:
         if place.kind == PRODUCE and place.acks == 0 and place.stage in ANSWERABLE:
             return Step.ANSWER, place.number
+    if first.stage == Stage.MALFORMED:
+        return Step.CLOSE, first.number
+    if first.stage == Stage.UNUSUAL and first.is_gathered:
+        return Step.WRITE, None
     if first.stage == Stage.UNUSUAL:
         return Step.ASK, first.number
     if first.stage in (Stage.APPENDED, Stage.SHORT) and not first.waits:

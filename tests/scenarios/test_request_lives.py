@@ -24,7 +24,7 @@ from tests.scenarios.request_twin import (
 
 PARTITIONS = "abc"
 NAMES = st.sampled_from(PARTITIONS)
-FORMS = st.sampled_from(["plain"] * 6 + ["compressed"] * 3 + ["unusual"])
+FORMS = st.sampled_from(["plain"] * 6 + ["compressed"] * 3 + ["special", "unusual"])
 BATCHES = st.lists(st.builds(Batch, NAMES, FORMS), max_size=3)
 STATES = st.sampled_from(
     ["ready", "ready", "busy", "slow", "empty", "empty", "cold", "evicted", "unusual"]
@@ -85,6 +85,12 @@ class Lives(RuleBasedStateMachine):
     def fetch(self, names: list[str], wait_ms: int, is_stale: bool) -> None:
         batches = [Batch(name) for name in names]
         self.send(Sent(FETCH, batches, wait_ms=wait_ms, has_stale_session=is_stale))
+
+    @precondition(lambda self: not self.reactor.peer_closed)
+    @rule(is_malformed=st.sampled_from([True, False, False, False, False, False, False]))
+    def malformed(self, is_malformed: bool) -> None:
+        if is_malformed:
+            self.send(Sent(PRODUCE, is_malformed=True))
 
     @precondition(lambda self: not self.reactor.peer_closed)
     @rule()
@@ -191,7 +197,14 @@ class Lives(RuleBasedStateMachine):
     def line_decides_as_its_twin(self) -> None:
         line = self.reactor.line
         queue = [
-            Place(number, sent.kind, sent.acks, Stage(line.stage(number)), sent.waits)
+            Place(
+                number,
+                sent.kind,
+                sent.acks,
+                Stage(line.stage(number)),
+                sent.waits,
+                Stage.GATHERED in line.parts(number),
+            )
             for number, sent in self.reactor.requests.items()
         ]
         assert [place.number for place in queue] == line.numbers

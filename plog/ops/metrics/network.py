@@ -97,10 +97,12 @@ class Network(Collector):
             yield BROKEN.one(stats.broken)
         if reasons := [((reason,), count) for reason, count in stats.handed_over.items() if count]:
             yield HANDED_OVER.of(reasons)
+        by_python = {**self._handlers, ApiKey.PRODUCE: stats.produce_asked_times}
+        by_python[ApiKey.PRODUCE].add_all(self._handlers.get(ApiKey.PRODUCE, Histogram()))
         times = [
             ((api_name(ApiKey.PRODUCE), FAST), stats.produce_times),
             ((api_name(ApiKey.FETCH), FAST), stats.fetch_times),
-            *(((api_name(api), PYTHON), found) for api, found in sorted(self._handlers.items())),
+            *(((api_name(api), PYTHON), found) for api, found in sorted(by_python.items())),
         ]
         durations = DURATION.of(times)
         if durations.samples:

@@ -1,0 +1,98 @@
+# A Produce request: what it asks for, what became of its partitions, and what the response says.
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
+
+from plog._native.callout_reasons cimport Reason
+from plog._native.leaves cimport Writer
+from plog._native.log_append cimport AppendGroup, AppendResult
+from plog._native.part_list cimport PartList
+from plog._native.partition cimport Waiter
+from plog._native.request cimport RequestHead
+from plog._native.request_stages cimport Progress
+from plog._native.served cimport Served
+from plog._native.work_queue cimport WorkQueue
+
+cdef enum:
+    PRODUCE_KEY = 0
+    PRODUCE_SINCE = 3            # below, old message sets
+    PRODUCE_UNTIL = 12
+    PRODUCE_FLEXIBLE_SINCE = 9
+
+# Which replicas a batch must be safe on.
+cdef enum:
+    ACKS_ALL = -1
+    ACKS_NONE = 0                # no response follows
+    ACKS_LEADER = 1
+
+cdef enum:
+    NO_OFFSET = -1
+    NO_TIMESTAMP = -1
+    NO_NODE = -1
+    NO_EPOCH = -1
+    NO_TEXT = -1                 # the size of one that is null
+
+# A record that a batch is refused for.
+ctypedef struct RecordError:
+    int32_t index
+    int32_t message_size
+    const uint8_t* message
+
+# Where a leader that a partition names is to be reached.
+ctypedef struct Endpoint:
+    int32_t node_id
+    int32_t port
+    const uint8_t* host
+    int32_t host_size
+    const uint8_t* rack
+    int32_t rack_size
+
+ctypedef struct ProduceTopic:
+    const uint8_t* name          # in the frame; once its partitions are looked up, theirs or `kept`
+    int32_t name_size
+    int32_t partitions
+    bint is_served               # some of them are
+    uint8_t* kept                # owned
+
+# One partition of a request.
+ctypedef struct ProducePart:
+    uint8_t stage                # first, as in every part
+    int32_t topic                # its number among those of the request
+    int32_t index
+    Served* served               # a pin; NULL: this broker does not serve it
+    uint8_t* records             # in the frame; not looked at once appended
+    int64_t size                 # NO_TEXT: null
+    AppendGroup* group           # in which it is appended; NULL: alone
+    int64_t changes              # of the partition, once it was appended
+    AppendResult result          # for one that is refused: what the response says of its offsets
+    int64_t append_time
+    int16_t error
+    const uint8_t* message       # of the error; constant, or in `texts`
+    int32_t message_size
+    const RecordError* record_errors
+    int32_t record_error_count
+    int32_t leader_id            # another broker's, as a hint
+    int32_t leader_epoch
+    Waiter waiter                # of whom waits for it
+
+ctypedef struct ProduceCall:
+    Progress* progress           # the request's
+    RequestHead head
+    const char* fault            # why the request is malformed; constant
+    bint has_head                # the fault is behind the header
+    int64_t size                 # in bytes, without its head
+    int64_t expanded_bytes       # of its compressed batches that have been looked at
+    Reason reason                # why Python decides about a partition: the first of them
+    Writer writer                # in the frame as well; its size is NO_TEXT where there is no transactional id
+    int16_t acks
+    int32_t timeout_ms
+    WorkQueue* queue             # the pin of a partition in `parts`, or the table's
+    PartList topics              # of ProduceTopic
+    PartList parts               # of ProducePart
+    void* texts                  # owned: those that Python gave for the response, and:
+    const Endpoint* endpoints
+    int32_t endpoint_count
+
+cdef inline ProducePart* produce_part(const ProduceCall* call, int64_t number) noexcept nogil:
+    return &(<ProducePart*>call.parts.items)[number]
+
+cdef inline ProduceTopic* produce_topic(const ProduceCall* call, int64_t number) noexcept nogil:
+    return &(<ProduceTopic*>call.topics.items)[number]
