@@ -6,21 +6,16 @@ Owns the order in which a connection gives back what it holds. Never decides tha
 from libc.stdio cimport snprintf
 
 from plog._native.acceptor cimport door_leave
-from plog._native.connection cimport bytes_in_socket, connection_shut, drop_answers, link_append, link_remove
+from plog._native.connection cimport bytes_in_socket, connection_shut, drop_answers
 from plog._native.connections cimport count_up, leave
+from plog._native.epoll cimport EPOLL_CTL_DEL, epoll_ctl
+from plog._native.links cimport link_append, link_remove
 from plog._native.notes cimport add_note, note_new, note_text
 from plog._native.produce_turn cimport write_gathered
 from plog._native.reactor_types cimport EVENT_LEFT, REASON_BYTES, Note
 from plog._native.request_line cimport line_has_gathered, line_owes_appends, request_advance, request_is_aside
 from plog._native.request_stages cimport CLOSED
 from plog._native.requests cimport request_end
-
-cdef extern from "<sys/epoll.h>" nogil:
-    struct epoll_event:
-        pass
-    int epoll_ctl(int epoll_fd, int op, int fd, epoll_event* event)
-    enum:
-        EPOLL_CTL_DEL
 
 
 cdef void write_its_requests(Loop* loop, Connection* c) noexcept nogil:

@@ -1,9 +1,7 @@
 # One client connection: its receive buffer, the frames in it, and the answers waiting to be sent.
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
-from plog._native.reactor_types cimport MOST_HELD_BUFFERS, Budget, Connection, Link, Piece, Scratch
-
-
+from plog._native.reactor_types cimport MOST_HELD_BUFFERS, Budget, Connection, Piece, Scratch
 
 # What `next_frame` found.
 cdef enum:
@@ -17,10 +15,6 @@ cdef enum:
     SENT_BLOCKED = 2  # the kernel takes no more for now
     SENT_ENOUGH = 3   # the turn's budget is used up; there is more
     SENT_FAILED = 4   # `reason` of the connection says why
-
-cdef void link_init(Link* link, Connection* owner) noexcept nogil
-cdef void link_append(Link* sentinel, Link* link) noexcept nogil
-cdef void link_remove(Link* link) noexcept nogil
 
 # NULL: no memory. Takes the descriptor over.
 cdef Connection* connection_new(int fd, int64_t id, int listener_id, const uint8_t* address) noexcept nogil

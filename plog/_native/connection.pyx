@@ -13,21 +13,19 @@ from libc.string cimport memcpy, memmove
 from posix.unistd cimport close
 
 from plog._native.acceptor cimport ADDRESS_BYTES
-from plog._native.files cimport calls
+from plog._native.links cimport link_init
 from plog._native.locks cimport add as atomic_add
+from plog._native.plain_transport cimport plain_transport
 from plog._native.reactor_types cimport (
-    MOST_FREE_BUFFERS, PREFIX_BYTES, REASON_BYTES, Budget, Connection, HeldBuffer, Link, Piece, Scratch, Transport)
+    MOST_FREE_BUFFERS, PREFIX_BYTES, REASON_BYTES, Budget, Connection, HeldBuffer, Piece, Scratch)
 from plog._native.request_line cimport line_count
 from plog._native.request_stages cimport GATHERED
 from plog._native.wire cimport be32
 
 cdef extern from "<sys/socket.h>" nogil:
     ssize_t recv(int fd, void* buffer, size_t size, int flags)
-    ssize_t send(int fd, const void* data, size_t size, int flags)
     enum:
         MSG_DONTWAIT
-        MSG_MORE
-        MSG_NOSIGNAL
         MSG_PEEK
 
 cdef extern from "<sys/ioctl.h>" nogil:
@@ -54,30 +52,6 @@ cdef enum:
     SHARED_ANSWER_BYTES = 2048
 
 
-# --- lists ----------------------------------------------------------------------------------------
-
-cdef void link_init(Link* link, Connection* owner) noexcept nogil:
-    link.previous = link
-    link.next = link
-    link.owner = owner
-
-
-cdef void link_append(Link* sentinel, Link* link) noexcept nogil:
-    """Put `link` last, wherever it was before."""
-    link_remove(link)
-    link.previous = sentinel.previous
-    link.next = sentinel
-    sentinel.previous.next = link
-    sentinel.previous = link
-
-
-cdef void link_remove(Link* link) noexcept nogil:
-    link.previous.next = link.next
-    link.next.previous = link.previous
-    link.previous = link
-    link.next = link
-
-
 # --- life -----------------------------------------------------------------------------------------
 
 cdef Connection* connection_new(int fd, int64_t id, int listener_id, const uint8_t* address) noexcept nogil:
@@ -87,7 +61,7 @@ cdef Connection* connection_new(int fd, int64_t id, int listener_id, const uint8
     c.fd = fd
     c.id = id
     c.listener_id = listener_id
-    c.transport = &PLAIN
+    c.transport = plain_transport()
     memcpy(c.address, address, ADDRESS_BYTES)
     link_init(&c.by_activity, c)
     link_init(&c.ready, c)
@@ -102,35 +76,6 @@ cdef void connection_shut(Connection* c, Scratch* scratch, Budget* budget) noexc
     c.fd = -1
     drop_buffer(c, scratch, budget)
     drop_answers(c)
-
-
-# --- the plain transport --------------------------------------------------------------------------
-
-cdef int64_t plain_receive(Connection* c, void* buffer, int64_t size) noexcept nogil:
-    cdef ssize_t n = recv(c.fd, buffer, size, 0)
-    return n if n >= 0 else -errno
-
-
-cdef int64_t plain_send(Connection* c, const void* data, int64_t size, bint more) noexcept nogil:
-    cdef ssize_t n = send(c.fd, data, size, MSG_NOSIGNAL | (MSG_MORE if more else 0))
-    return n if n >= 0 else -errno
-
-
-cdef int64_t plain_send_file(
-        Connection* c, int fd, int64_t position, int64_t size, Scratch* scratch) noexcept nogil:
-    cdef int64_t at = position
-    cdef int64_t n
-    if scratch.send_buffer == NULL:
-        return calls().sendfile(c.fd, fd, &at, size)
-    n = calls().pread(fd, scratch.send_buffer, min(size, scratch.send_bytes), position)
-    # What the socket does not take is read again next time: the page cache has it.
-    return plain_send(c, scratch.send_buffer, n, n < size) if n > 0 else n
-
-
-cdef Transport PLAIN
-PLAIN.receive = plain_receive
-PLAIN.send = plain_send
-PLAIN.send_file = plain_send_file
 
 
 # --- reading --------------------------------------------------------------------------------------

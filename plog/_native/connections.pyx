@@ -8,25 +8,13 @@ from libc.stdio cimport snprintf
 from libc.stdlib cimport calloc, free
 
 from plog._native.acceptor cimport door_leave
-from plog._native.connection cimport connection_shut, link_append
+from plog._native.connection cimport connection_shut
+from plog._native.epoll cimport EPOLL_CTL_ADD, EPOLLET, EPOLLIN, EPOLLOUT, EPOLLRDHUP, epoll_ctl, epoll_event
+from plog._native.links cimport link_append
 from plog._native.locks cimport add as atomic_add
 from plog._native.memory_waits cimport COMES_ON_BYTES
 from plog._native.notes cimport add_note, note_free
 from plog._native.reactor_types cimport REASON_BYTES, SOURCE_CONNECTION
-
-cdef extern from "<sys/epoll.h>" nogil:
-    ctypedef union epoll_data_t:
-        void* ptr
-    struct epoll_event:
-        uint32_t events
-        epoll_data_t data
-    int epoll_ctl(int epoll_fd, int op, int fd, epoll_event* event)
-    enum:
-        EPOLL_CTL_ADD
-        EPOLLET
-        EPOLLIN
-        EPOLLOUT
-        EPOLLRDHUP
 
 
 # --- by id ----------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from plog._native.log_append cimport (
     group_open, group_release, group_write)
 from plog._native.partition cimport Partition
 from plog._native.produce_call cimport ProduceCall, ProducePart, produce_part
+from plog._native.produce_path cimport follows_pythons
 from plog._native.reactor_types cimport MOST_GATHERED, MOST_GROUPS, Gather, PartitionWrite, Request
 from plog._native.request_line cimport parts_advance, parts_advance_from
 from plog._native.request_stages cimport CHECKED, TAKEN_IN
@@ -37,8 +38,6 @@ cdef AppendGroup* group_of(Gather* gather, const Served* served) noexcept nogil:
     # One disk may keep its partitions waiting, but not those of another.
     if gather.write_count == MOST_GROUPS or (gather.write_count > 0 and gather.writes[0].disk != served.disk):
         return NULL
-    if gather.write_count == 0:
-        gather.begun_us = calls().monotonic_us()
     write = &gather.writes[gather.write_count]
     if not group_open(&write.group, partition, GROUP_TRIES if gather.write_count > 0 else GROUP_WAITS):
         return NULL
@@ -66,10 +65,12 @@ cdef void gather_add(Gather* gather, Request* request, int64_t now_ms) noexcept 
     cdef ProducePart* part
     cdef int64_t number
     cdef bint all_went_in = True
+    if gather.request_count == 0:
+        gather.begun_us = calls().monotonic_us()
     for number in range(call.parts.count):
         part = produce_part(call, number)
         if part.stage == CHECKED and all_went_in:
-            all_went_in = add_part(gather, call, part, now_ms)
+            all_went_in = not follows_pythons(call, part) and add_part(gather, call, part, now_ms)
     # Also those that did not go in: they are written behind the groups.
     if call.parts.count == 0:
         parts_advance(request, TAKEN_IN)

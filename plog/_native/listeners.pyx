@@ -11,18 +11,11 @@ from posix.unistd cimport close
 from plog._native.acceptor cimport DOOR_EXHAUSTED, DOOR_EMPTY, DOOR_REFUSED, Guest, door_admit, door_leave
 from plog._native.connection cimport connection_new
 from plog._native.connections cimport adopt, discard, watch
+from plog._native.epoll cimport EPOLL_CTL_DEL, EPOLLIN, epoll_ctl
 from plog._native.mailbox cimport mailbox_count, mailbox_put
 from plog._native.notes cimport add_note, note_new, note_text
 from plog._native.reactor_types cimport (
     ASK_ADOPT, EVENT_CLOSED, EVENT_OPENED, EVENT_REFUSED, REASON_BYTES, TICK_US, Command, Connection, Note, Shared)
-
-cdef extern from "<sys/epoll.h>" nogil:
-    struct epoll_event:
-        pass
-    int epoll_ctl(int epoll_fd, int op, int fd, epoll_event* event)
-    enum:
-        EPOLL_CTL_DEL
-        EPOLLIN
 
 cdef enum:
     ACCEPTS_PER_TURN = 64

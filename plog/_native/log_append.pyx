@@ -49,6 +49,16 @@ ctypedef struct ProducerUndo:
     bint made                    # it was not there
 
 
+# A batch that is to be taken in.
+ctypedef struct Added:
+    int64_t size
+    int16_t attributes
+    int64_t producer_id          # -1: it has none
+    int16_t producer_epoch
+    Producer* producer           # as the partition knows it; NULL: it does not
+    ProducerBatch remembered     # with its offsets and its timestamp
+
+
 cdef inline SegmentBatch* batch_of(const AppendGroup* group, int64_t number) noexcept nogil:
     return &(<SegmentBatch*>group.batches.items)[number]
 
@@ -140,128 +150,157 @@ cdef void note_producer(
     producers_note(table, producer, remembered)
 
 
-cdef void group_add(
-        AppendGroup* group, uint8_t* data, int64_t size, int64_t now_ms, const Producer* decided,
-        const Writer* writer, AppendResult* out) noexcept nogil:
-    cdef Partition* partition = group.partition
-    cdef SegmentFiles* active
-    cdef SegmentBatch* added
-    cdef Producer* producer = NULL
-    cdef ProducerUndo* undo
-    cdef const ProducerBatch* repeated = NULL
-    cdef ProducerBatch remembered
-    cdef Judgement judged
-    cdef int16_t attributes
-    cdef int32_t last_offset_delta
-    cdef int64_t max_timestamp, producer_id, last_offset
+cdef void begin_result(const Partition* partition, AppendResult* out) noexcept nogil:
     out.base_offset = out.last_offset = out.timestamp = -1
     out.error = 0
     out.log_start_offset = load(&partition.log_start_offset)
     out.place.log_id = partition.log_id
     out.place.truncations = partition.truncations
     out.place.leader_epoch = partition.leader_epoch
-    if (size < BATCH_HEADER_BYTES or <int8_t>data[AT_MAGIC] != 2
-            or <int64_t><int32_t>be32(data + AT_BATCH_LENGTH) + LOG_OVERHEAD_BYTES != size
-            or <int32_t>be32(data + AT_LAST_OFFSET_DELTA) < 0):
+
+
+cdef inline bint is_one_batch(const uint8_t* data, int64_t size) noexcept nogil:
+    return (size >= BATCH_HEADER_BYTES and <int8_t>data[AT_MAGIC] == 2
+            and <int64_t><int32_t>be32(data + AT_BATCH_LENGTH) + LOG_OVERHEAD_BYTES == size
+            and <int32_t>be32(data + AT_LAST_OFFSET_DELTA) >= 0)
+
+
+cdef void read_added(const AppendGroup* group, const uint8_t* data, int64_t size, Added* added) noexcept nogil:
+    cdef int32_t last_offset_delta = <int32_t>be32(data + AT_LAST_OFFSET_DELTA)
+    cdef ProducerBatch* remembered = &added.remembered
+    added.size = size
+    added.attributes = <int16_t>be16(data + AT_ATTRIBUTES)
+    added.producer_id = <int64_t>be64(data + AT_PRODUCER_ID)
+    added.producer_epoch = <int16_t>be16(data + AT_PRODUCER_EPOCH)
+    added.producer = NULL
+    remembered.first_sequence = <int32_t>be32(data + AT_BASE_SEQUENCE)
+    # What coordinators write for a producer is not numbered.
+    remembered.last_sequence = remembered.first_sequence if remembered.first_sequence < 0 else <int32_t>(
+        (<int64_t>remembered.first_sequence + last_offset_delta) & 0x7FFFFFFF)
+    remembered.offset_delta = last_offset_delta
+    remembered.last_offset = group.end_offset + last_offset_delta
+    remembered.timestamp = <int64_t>be64(data + AT_MAX_TIMESTAMP)
+
+
+cdef bint producer_may_append(
+        Partition* partition, Added* added, const Producer* decided, const Writer* writer,
+        AppendResult* out) noexcept nogil:
+    """False: it is a duplicate, or Python decides."""
+    cdef const ProducerBatch* repeated = NULL
+    cdef Judgement judged
+    added.producer = producers_find(&partition.producers, added.producer_id)
+    out.status = APPEND_PRODUCER_UNUSUAL
+    if decided != NULL:
+        if (decided.producer_id != added.producer_id
+                or decided.version != (0 if added.producer == NULL else added.producer.version)):
+            return False
+        partition_end_leave(partition, added.producer_id)
+        return True
+    if added.attributes & ATTRIBUTE_CONTROL:
+        return False
+    judged = producers_judge(
+        added.producer, added.producer_epoch, added.remembered.first_sequence, added.remembered.last_sequence,
+        (added.attributes & ATTRIBUTE_TRANSACTIONAL) != 0, &repeated)
+    if judged == REPEATED:
+        out.status = APPEND_DUPLICATE
+        out.base_offset = repeated.last_offset - repeated.offset_delta
+        out.last_offset = repeated.last_offset
+        out.timestamp = repeated.timestamp
+        return False
+    # Whatever may still come between, it is used up: then Python asks again.
+    if judged == BEGINNING and writer != NULL and partition_use_leave(
+            partition, added.producer_id, added.producer.producer_epoch, writer):
+        return True
+    return judged == ORDINARY
+
+
+cdef bint find_room(AppendGroup* group, const Added* added, int64_t now_ms, AppendResult* out) noexcept nogil:
+    """On the disk and in the active segment. False: there is none, and nothing has been taken."""
+    cdef Partition* partition = group.partition
+    # Before any roll, which would take of the reserve too; at once, as others gather for this disk as well.
+    if not room_take(partition.room, added.size):
+        out.status = APPEND_WRITE_FAILED
+        out.error = ENOSPC
+        return False
+    if not partition.roll_asked and not roll_is_due(
+            group, active_of(partition.segments), added.size, added.remembered.last_offset,
+            added.remembered.timestamp, now_ms):
+        return True
+    # Nothing is let in behind, even if it would fit, so that the new segment's base offset,
+    # which names its files, stays what it was when they were made.
+    group.asked_roll = group.asked_roll or not partition.roll_asked
+    partition.roll_asked = True
+    room_give_back(partition.room, added.size)
+    out.status = APPEND_ROLL_NEEDED
+    return False
+
+
+cdef SegmentBatch* take_in(AppendGroup* group, const Added* added, const Producer* decided) noexcept nogil:
+    """Whatever may fail for want of memory comes before the write: what is on the disk is published. NULL: it failed."""
+    cdef SegmentBatch* batch = <SegmentBatch*>part_add(&group.batches, sizeof(SegmentBatch))
+    cdef ProducerUndo* undo
+    if batch == NULL or added.producer_id < 0:
+        return batch
+    undo = take_producer(group, added.producer_id, added.producer, decided)
+    if undo == NULL:
+        group.batches.count -= 1
+        return NULL
+    note_producer(group, undo.producer, decided, added.attributes, &added.remembered)
+    return batch
+
+
+cdef void count_in(AppendGroup* group, const Added* added) noexcept nogil:
+    group.size_bytes += added.size
+    if not added.attributes & ATTRIBUTE_CONTROL:
+        group.record_count += added.remembered.offset_delta + 1
+    group.end_offset = added.remembered.last_offset + 1
+    # A time entry needs that time has moved on since the one before.
+    if added.remembered.timestamp > group.latest_timestamp:
+        group.latest_timestamp = added.remembered.timestamp
+        group.time_entries = min(group.time_entries + 1, group.offset_entries + 1)
+    if group.since_entry_bytes > group.partition.index_interval_bytes:
+        group.offset_entries += 1
+        group.since_entry_bytes = 0
+    group.since_entry_bytes += added.size
+
+
+cdef void group_add(
+        AppendGroup* group, uint8_t* data, int64_t size, int64_t now_ms, const Producer* decided,
+        const Writer* writer, AppendResult* out) noexcept nogil:
+    cdef Partition* partition = group.partition
+    cdef SegmentBatch* batch
+    cdef Added added
+    begin_result(partition, out)
+    if not is_one_batch(data, size):
         out.status = APPEND_BAD_BATCH
         return
     if load(&partition.offline_errno) or load(&partition.closed) or not partition.writable:
         out.status = APPEND_NOT_WRITABLE
         out.error = <int>load(&partition.offline_errno)
         return
-    attributes = <int16_t>be16(data + AT_ATTRIBUTES)
-    last_offset_delta = <int32_t>be32(data + AT_LAST_OFFSET_DELTA)
-    max_timestamp = <int64_t>be64(data + AT_MAX_TIMESTAMP)
-    producer_id = <int64_t>be64(data + AT_PRODUCER_ID)
-    last_offset = group.end_offset + last_offset_delta
-
-    remembered.first_sequence = <int32_t>be32(data + AT_BASE_SEQUENCE)
-    # What coordinators write for a producer is not numbered.
-    remembered.last_sequence = remembered.first_sequence if remembered.first_sequence < 0 else <int32_t>(
-        (<int64_t>remembered.first_sequence + last_offset_delta) & 0x7FFFFFFF)
-    remembered.offset_delta = last_offset_delta
-    remembered.last_offset = last_offset
-    remembered.timestamp = max_timestamp
-    if producer_id >= 0:
-        producer = producers_find(&partition.producers, producer_id)
-        out.status = APPEND_PRODUCER_UNUSUAL
-        if decided != NULL:
-            if (decided.producer_id != producer_id
-                    or decided.version != (0 if producer == NULL else producer.version)):
-                return
-            partition_end_leave(partition, producer_id)
-        elif attributes & ATTRIBUTE_CONTROL:
-            return
-        else:
-            judged = producers_judge(
-                producer, <int16_t>be16(data + AT_PRODUCER_EPOCH), remembered.first_sequence,
-                remembered.last_sequence, (attributes & ATTRIBUTE_TRANSACTIONAL) != 0, &repeated)
-            if judged == REPEATED:
-                out.status = APPEND_DUPLICATE
-                out.base_offset = repeated.last_offset - repeated.offset_delta
-                out.last_offset = repeated.last_offset
-                out.timestamp = repeated.timestamp
-                return
-            # Whatever may still come between, it is used up: then Python asks again.
-            if judged == BEGINNING and writer != NULL and partition_use_leave(
-                    partition, producer_id, producer.producer_epoch, writer):
-                judged = ORDINARY
-            if judged != ORDINARY:
-                return
-
-    # Before any roll, which would take of the reserve too; at once, as others gather for this disk as well.
-    if not room_take(partition.room, size):
+    read_added(group, data, size, &added)
+    if added.producer_id >= 0 and not producer_may_append(partition, &added, decided, writer, out):
+        return
+    if not find_room(group, &added, now_ms, out):
+        return
+    batch = take_in(group, &added, decided)
+    if batch == NULL:
         out.status = APPEND_WRITE_FAILED
-        out.error = ENOSPC
-        return
-    active = active_of(partition.segments)
-    if partition.roll_asked or roll_is_due(group, active, size, last_offset, max_timestamp, now_ms):
-        # Nothing is let in behind, even if it would fit, so that the new segment's base offset,
-        # which names its files, stays what it was when they were made.
-        group.asked_roll = group.asked_roll or not partition.roll_asked
-        partition.roll_asked = True
-        room_give_back(partition.room, size)
-        out.status = APPEND_ROLL_NEEDED
-        return
-
-    # Whatever may fail for want of memory comes before the write: what is on the disk is published.
-    out.status = APPEND_WRITE_FAILED
-    out.error = ENOMEM
-    added = <SegmentBatch*>part_add(&group.batches, sizeof(SegmentBatch))
-    if added == NULL:
+        out.error = ENOMEM
         room_give_back(partition.room, size)
         return
-    if producer_id >= 0:
-        undo = take_producer(group, producer_id, producer, decided)
-        if undo == NULL:
-            group.batches.count -= 1
-            room_give_back(partition.room, size)
-            return
-        note_producer(group, undo.producer, decided, attributes, &remembered)
     # Both lie before the CRC's range.
     put_int64(data, group.end_offset)
     put_int32(data + AT_LEADER_EPOCH, <int32_t>partition.leader_epoch)
-    added.data = data
-    added.size = size
-    added.last_offset = last_offset
-    added.max_timestamp = max_timestamp
+    batch.data = data
+    batch.size = size
+    batch.last_offset = added.remembered.last_offset
+    batch.max_timestamp = added.remembered.timestamp
     out.status = APPEND_DONE
-    out.error = 0
     out.base_offset = group.end_offset
-    out.last_offset = last_offset
-    out.timestamp = max_timestamp
-    group.size_bytes += size
-    if not attributes & ATTRIBUTE_CONTROL:
-        group.record_count += last_offset_delta + 1
-    group.end_offset = last_offset + 1
-    # A time entry needs that time has moved on since the one before.
-    if max_timestamp > group.latest_timestamp:
-        group.latest_timestamp = max_timestamp
-        group.time_entries = min(group.time_entries + 1, group.offset_entries + 1)
-    if group.since_entry_bytes > partition.index_interval_bytes:
-        group.offset_entries += 1
-        group.since_entry_bytes = 0
-    group.since_entry_bytes += size
+    out.last_offset = added.remembered.last_offset
+    out.timestamp = added.remembered.timestamp
+    count_in(group, &added)
 
 
 # --- the group ------------------------------------------------------------------------------------

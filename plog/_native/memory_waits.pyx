@@ -7,7 +7,8 @@ or of the answers that it does not take, which are bounded too. Never closes a c
 
 from libc.stdint cimport INT64_MAX, int64_t
 
-from plog._native.connection cimport bytes_in_socket, holds_whole_frame, link_append, link_remove, rest_of_small_frame
+from plog._native.connection cimport bytes_in_socket, holds_whole_frame, rest_of_small_frame
+from plog._native.links cimport link_append, link_remove
 from plog._native.locks cimport add as atomic_add, load as atomic_load
 from plog._native.mailbox cimport mailbox_knock
 from plog._native.reactor_types cimport Budget, Connection, Link, Loop

@@ -62,7 +62,10 @@ class PartitionLog:
 
     It never decides: Python publishes segments, limits, epochs and producers into it; it keeps
     order, offsets and bytes consistent. `high_watermark` moves by `advance_high_watermark` or, with
-    `sole_replica`, with every append.
+    `sole_replica`, with every append. Nothing is writable before `set_leader`.
+
+    Raises:
+        ValueError: no segments, segments that overlap, or ends past the last one's.
     """
 
     def __init__(
@@ -77,21 +80,29 @@ class PartitionLog:
         index_interval_bytes: int,
     ) -> None: ...
     # -- state
-    def state(self) -> PartitionState: ...
+    def state(self) -> PartitionState:
+        """Return a consistent copy of the numbers."""
     @property
-    def log_start_offset(self) -> int: ...
+    def log_start_offset(self) -> int:
+        """First offset that may be read."""
     @property
-    def log_end_offset(self) -> int: ...
+    def log_end_offset(self) -> int:
+        """Offset of the next record."""
     @property
-    def durable_end(self) -> int: ...
+    def durable_end(self) -> int:
+        """All below it has been fdatasync'ed."""
     @property
-    def high_watermark(self) -> int: ...
+    def high_watermark(self) -> int:
+        """All below it is committed: what consumers may see."""
     @property
-    def last_stable_offset(self) -> int: ...
+    def last_stable_offset(self) -> int:
+        """All below it is committed and of no undecided transaction."""
     @property
-    def leader_epoch(self) -> int: ...
+    def leader_epoch(self) -> int:
+        """Epoch that is stamped into appended batches."""
     @property
-    def segments(self) -> list[Segment]: ...
+    def segments(self) -> list[Segment]:
+        """The published list, ascending; the last is active. Empty after close."""
     def watch(self) -> None:
         """Have the listener, if any, hear of the next change: look at the offsets after this."""
 
@@ -108,9 +119,10 @@ class PartitionLog:
         segment_ms: int,
         segment_jitter_ms: int,
         index_interval_bytes: int,
-    ) -> None: ...
+    ) -> None:
+        """Set when `append` asks for a roll, and how dense the indexes are."""
     def set_room(self, room: DiskRoom) -> None:
-        """Append only what there is room for: the rest is WRITE_FAILED with ENOSPC."""
+        """Append only what there is room for, and take it: the rest is WRITE_FAILED with ENOSPC."""
 
     def set_leader(
         self,
@@ -121,7 +133,7 @@ class PartitionLog:
         leads: bool | None = None,
         enough_in_sync: bool = True,
     ) -> None:
-        """Set the role in one step.
+        """Set the role in one step. When it returns, no append under the old epoch is under way.
 
         Args:
             sole_replica: every append is committed at once.
@@ -145,21 +157,31 @@ class PartitionLog:
         The one rule, for requests of both planes and for the broker's own appends.
         """
 
-    def set_gaps_legal_below(self, offset: int) -> None: ...
-    def set_log_start_offset(self, offset: int) -> None: ...
-    def advance_high_watermark(self, offset: int) -> bool: ...
+    def set_gaps_legal_below(self, offset: int) -> None:
+        """Have reads accept missing batches up to an offset only; without this call, anywhere."""
+    def set_log_start_offset(self, offset: int) -> None:
+        """Make all below `offset` unreadable; the high watermark follows when it lies below.
+
+        Raises:
+            ValueError: past the log end offset.
+        """
+    def advance_high_watermark(self, offset: int) -> bool:
+        """Raise the high watermark, at most to the log end offset; tell whether it moved."""
     def set_aborted(self, aborted: PublishedAborted | None) -> None:
         """Say which transactions were aborted that readers must be told of; None for none.
 
         To be said of one before its marker is appended: with the marker its records may be read.
         """
     def replace_segments(self, segments: Sequence[Segment]) -> None:
-        """Publish a new list (roll, deletion, compaction). The last one is active; pins keep the
-        old ones open.
+        """Publish a new list (roll, deletion, compaction); pins keep the old ones open.
 
-        ValueError if it does not end where the log does; after a ROLL_NEEDED the end stands still
-        until the active segment is another one (or `set_limits`). A replaced segment that lies
-        below the durable end must be synced (file and directory) by the caller before.
+        A replaced segment that lies below the durable end must be synced (file and directory) by
+        the caller before.
+
+        Raises:
+            ValueError: the list is empty, overlaps, or does not end where the log does. After a
+                ROLL_NEEDED the end stands still until the active segment is another one.
+            KafkaStorageError: the log is closed.
         """
     def truncate(
         self,
@@ -167,39 +189,54 @@ class PartitionLog:
         log_end_offset: int,
         producers: Iterable[ProducerEntry] | None = None,
     ) -> None:
-        """Publish a list that ends earlier, and lower every offset that lies past its end, the
-        durable slot first.
+        """Publish a list that ends earlier; lower every offset that lies past its end.
 
         In the same step `producers` become the entries, unless None: else the last stable offset
         would pass a transaction whose marker has been cut off.
 
-        Cut the files afterwards; an index file that an old Segment has mapped must be replaced
-        (rename), never cut.
+        The durable end's slot is lowered and synced before this returns: cut the files afterwards.
+        An index file that an old segment may have mapped must be replaced, never cut: touching a
+        mapping past the end of its file kills.
+
+        Raises:
+            ValueError: the list is empty, overlaps, or ends past `log_end_offset`.
+            KafkaStorageError: the log is closed.
+            OSError: the slot cannot be written; nothing has changed.
         """
     def set_durable_slot(self, fd: int, position: int, key: bytes) -> None:
-        """Where to write the durable end after each flush (and now): 20 bytes of key, then i64 end,
-        then u32 CRC-32C.
+        """Say where the durable end is written after each flush, and write it there now.
 
-        The descriptor stays the caller's, open until replaced (-1) or the log is closed. Raises
-        OSError.
+        A slot is 20 bytes of key, the end (i64) and the CRC-32C of those 28 bytes, big-endian. The
+        descriptor stays the caller's, open until it is replaced or the log is closed; -1 for none.
+
+        Raises:
+            ValueError: the key has another size.
+            OSError: the slot cannot be written.
         """
     def close(self) -> None:
-        """Give the segments up: appends are NOT_WRITABLE, reads raise KafkaStorageError. Flushes
-        nothing.
+        """Give the segments up: appends are NOT_WRITABLE from now on, reads raise.
+
+        Waits for an append or a flush under way. Nothing is flushed; ranges keep their pins.
         """
     def offline(self, failed: bool = True) -> None:
         """Refuse appends (NOT_WRITABLE), reads (KafkaStorageError) and flushes (OSError) from now
         on: the log directory has failed, or (not `failed`) the log is being given up.
         """
     # -- producers
-    def producer(self, producer_id: int) -> ProducerEntry | None: ...
-    def producers(self) -> list[ProducerEntry]: ...
+    def producer(self, producer_id: int) -> ProducerEntry | None:
+        """Return the entry of one producer id, or None."""
+    def producers(self) -> list[ProducerEntry]:
+        """Return all entries, in no order."""
     def put_producer(self, entry: ProducerEntry, if_version: int) -> bool:
-        """Publish Python's decision unless the entry has changed since `if_version` (0: it must not
-        exist).
+        """Publish Python's decision unless the entry has changed since `if_version`; tell whether.
+
+        0 stands for an entry that must not exist yet. The entry's own `version` is not looked at;
+        the published one is new.
         """
-    def load_producers(self, entries: Sequence[ProducerEntry]) -> None: ...
-    def remove_producers(self, producer_ids: Sequence[int]) -> None: ...
+    def load_producers(self, entries: Sequence[ProducerEntry]) -> None:
+        """Replace all entries, at the start."""
+    def remove_producers(self, producer_ids: Sequence[int]) -> None:
+        """Forget these ids; unknown ones are ignored."""
     def give_leave(
         self, producer_id: int, producer_epoch: int, transactional_id: bytes, connection: int
     ) -> bool:
@@ -215,17 +252,20 @@ class PartitionLog:
     def append(
         self, records: Buffer, now_ms: int, decided: ProducerEntry | None = None
     ) -> Appended:
-        """Append one validated batch as leader: sequence check, offsets and epoch stamped into
-        `records` in place, index entries, one pwritev, publication, in one critical section.
-        Releases the interpreter lock.
+        """Append one validated batch as leader, in one critical section.
 
-        With `decided` (Python's answer to PRODUCER_UNUSUAL, markers included) the producer is not
-        checked: its entry becomes `decided` and takes the batch in, unless it has changed since
-        `decided.version` (0: it must not exist), which is PRODUCER_UNUSUAL again. A transactional
-        batch opens a transaction at its base offset if `decided` has none; a control batch is not
-        remembered, and ends the entry's transaction if `decided` has none. Nothing of it is
-        published unless the batch is appended. Raises CorruptRecord if `records` is not one whole
-        v2 batch.
+        Sequence check, offsets and epoch stamped into `records` in place, index entries, write,
+        publication. Releases the interpreter lock.
+
+        With `decided` the producer is not checked: its entry becomes `decided` and then takes the
+        batch in, unless it has changed since `decided.version` (0: it must not exist), which is
+        PRODUCER_UNUSUAL again. A transactional batch opens a transaction at its base offset if
+        `decided` has none; a control batch is not remembered, and ends the entry's transaction if
+        `decided` has none. Nothing of it is published unless the batch is appended.
+
+        Raises:
+            CorruptRecord: `records` is not one whole v2 batch.
+            BufferError: it is not writable.
         """
     def read(
         self,
@@ -235,18 +275,30 @@ class PartitionLog:
         whole_first_batch: bool,
         may_wait: bool = True,
     ) -> FileRange | None:
-        """Bytes from the batch that holds `fetch_offset`, of one segment, ending before the first
-        batch that starts at or past `upper_offset`, at most `max_bytes` (the last batch may be cut)
-        unless the first batch alone is larger and `whole_first_batch`. None when there is nothing,
-        also outside the log and when the first batch does not fit. Raises CorruptRecord (bad header
-        on the way), KafkaStorageError (closed or offline) and OSError; without `may_wait`
-        BlockingIOError when the disk would have to be asked for a batch header.
+        """Return the bytes from the batch that holds `fetch_offset`, of one segment, or None.
+
+        They end before the first batch that starts at or past `upper_offset`, after at most
+        `max_bytes` (the last batch may be cut). A first batch larger than that comes whole with
+        `whole_first_batch`, else nothing does. None also for offsets outside the log.
+
+        Raises:
+            BlockingIOError: not `may_wait`, and the disk would have to be asked for a batch header.
+            CorruptRecord: a bad header on the way.
+            KafkaStorageError: the log is closed or offline.
+            OSError: a file cannot be read.
         """
     def flush(self) -> int:
-        """fdatasync what is not durable yet (old segments, the directory, the active one), advance
-        durable_end and write its slot. Returns durable_end. Raises OSError (a failed sync is final:
-        the log is offline; a want of descriptors is not) and KafkaStorageError (closed with bytes
-        that are not durable). Releases the interpreter lock; safe beside appends.
+        """Sync what is not durable yet and return the durable end.
+
+        In order: old segments, the directory before a new segment's bytes, the active segment; then
+        the slot. Only bytes appended before the call count. Releases the interpreter lock; safe
+        beside appends and other flushes.
+
+        Raises:
+            OSError: a sync failed. That is final: the log is offline, and every later flush fails.
+                Except EMFILE and ENFILE: there was no descriptor to sync the directory by, and the
+                next flush tries again.
+            KafkaStorageError: the log was closed with bytes that are not durable.
         """
     def sync_names(self) -> None:
         """Make the names of all segments durable, so that no flush asks for the directory by its

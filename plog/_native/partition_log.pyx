@@ -142,16 +142,6 @@ cdef int fill_table(ProducerTable* table, entries) except -1:
 
 
 cdef class PartitionLog:
-    """One partition's log for both planes.
-
-    Python publishes segments, limits, epochs and producers into it; it keeps order, offsets and
-    bytes consistent. `high_watermark` moves by `advance_high_watermark` or, with `sole_replica`,
-    with every append. Nothing is writable before `set_leader`.
-
-    Raises:
-        ValueError: no segments, segments that overlap, or ends past the last one's.
-    """
-
     def __cinit__(
         self,
         segments,
@@ -192,7 +182,6 @@ cdef class PartitionLog:
     # -- state
 
     def state(self):
-        """Return a consistent copy of the numbers."""
         cdef Partition* p = self.partition
         cdef int64_t start, end, durable_end, high_watermark, stable, leader_epoch
         cdef int64_t size_bytes = 0
@@ -214,53 +203,43 @@ cdef class PartitionLog:
 
     @property
     def log_start_offset(self):
-        """First offset that may be read."""
         return load(&self.partition.log_start_offset)
 
     @property
     def log_end_offset(self):
-        """Offset of the next record."""
         return load(&self.partition.log_end_offset)
 
     @property
     def durable_end(self):
-        """All below it has been fdatasync'ed."""
         return load(&self.partition.durable_end)
 
     @property
     def high_watermark(self):
-        """All below it is committed: what consumers may see."""
         return load(&self.partition.high_watermark)
 
     @property
     def last_stable_offset(self):
-        """All below it is committed and of no undecided transaction."""
         return load(&self.partition.last_stable_offset)
 
     @property
     def leader_epoch(self):
-        """Epoch that is stamped into appended batches."""
         return load(&self.partition.leader_epoch)
 
     @property
     def segments(self):
-        """The published list, ascending; the last is active. Empty after close."""
         return list(self._segments)
 
     def watch(self):
-        """Have the listener, if any, hear of the next change: look at the offsets after this."""
         with nogil:
             partition_watch(self.partition)
 
     @property
     def change_count(self):
-        """How many changes others could have waited for."""
         return load(&self.partition.changes)
 
     # -- what Python publishes
 
     def set_aborted(self, PublishedAborted aborted):
-        """Say which transactions were aborted, or are about to be; None for none."""
         cdef AbortedList* pinned = NULL
         if aborted is not None:
             pinned = aborted.pinned
@@ -275,36 +254,28 @@ cdef class PartitionLog:
         int64_t segment_jitter_ms,
         int64_t index_interval_bytes,
     ):
-        """Set when `append` asks for a roll, and how dense the indexes are."""
         cdef Partition* p = self.partition
         with nogil:
             partition_set_limits(
                 p, segment_bytes, segment_ms, segment_jitter_ms, index_interval_bytes)
 
     def set_room(self, DiskRoom room not None):
-        """Append only what there is room for, and take from it what is appended."""
         partition_set_room(self.partition, room.room)
 
     def set_leader(
         self, int32_t leader_epoch, *, bint writable, bint sole_replica, leads=None, bint enough_in_sync=True
     ):
-        """Set the role in one step. See the stub for the arguments.
-
-        When it returns, no append under the old epoch is under way.
-        """
         cdef Partition* p = self.partition
         cdef bint is_leader = writable if leads is None else leads
         with nogil:
             partition_set_leader(p, leader_epoch, is_leader, writable, sole_replica, enough_in_sync)
 
     def set_in_sync(self, *, bint sole_replica, bint enough_in_sync):
-        """Change what of the role depends on min.insync.replicas."""
         cdef Partition* p = self.partition
         with nogil:
             partition_set_in_sync(p, sole_replica, enough_in_sync)
 
     def epoch_start(self):
-        """Return the leader epoch and the offset where this broker began to lead under it, or None."""
         cdef Partition* p = self.partition
         cdef int64_t epoch, start
         with nogil:
@@ -315,7 +286,6 @@ cdef class PartitionLog:
         return None if start < 0 else (epoch, start)
 
     def ack_status(self, appended, *, bint must_be_durable):
-        """Tell whether acks=all can be answered for an append: one of ACK_*."""
         cdef Partition* p = self.partition
         cdef AppendPlace place
         cdef AckStatus status
@@ -328,18 +298,12 @@ cdef class PartitionLog:
         return <int>status
 
     def set_gaps_legal_below(self, offset):
-        """Have reads accept missing batches up to an offset only; without this call, anywhere."""
         cdef int64_t below = min(offset, (1 << 63) - 1)
         pthread_mutex_lock(&self.partition.lock)
         self.partition.gaps_legal_below = below
         pthread_mutex_unlock(&self.partition.lock)
 
     def set_log_start_offset(self, int64_t offset):
-        """Make all below `offset` unreadable; the high watermark follows when it lies below.
-
-        Raises:
-            ValueError: past the log end offset.
-        """
         cdef bint fits
         with nogil:
             fits = partition_set_log_start_offset(self.partition, offset)
@@ -347,20 +311,12 @@ cdef class PartitionLog:
             raise ValueError(f"log start offset {offset} past the end, {self.log_end_offset}")
 
     def advance_high_watermark(self, int64_t offset):
-        """Raise the high watermark, at most to the log end offset; tell whether it moved."""
         cdef bint moved
         with nogil:
             moved = partition_advance_high_watermark(self.partition, offset)
         return moved
 
     def replace_segments(self, segments):
-        """Publish a new list (roll, deletion, compaction); pins keep the old ones open.
-
-        Raises:
-            ValueError: the list is empty, overlaps, or does not end where the log does. After a
-                ROLL_NEEDED the end stands still until the active segment is another one.
-            KafkaStorageError: the log is closed.
-        """
         cdef tuple kept = tuple(segments)
         cdef SegmentList* fresh = list_of(kept)
         cdef PublishStatus status
@@ -374,20 +330,6 @@ cdef class PartitionLog:
         self._segments = kept
 
     def truncate(self, segments, int64_t log_end_offset, producers=None):
-        """Publish a list that ends earlier (or anew); lower every offset that lies past its end.
-
-        In the same step `producers` become the entries, unless None: else the last stable offset
-        would pass a transaction whose marker has been cut off.
-
-        The durable end's slot is lowered and synced before this returns: cut the files afterwards.
-        An index file that an old segment may have mapped must be replaced, never cut: touching a
-        mapping past the end of its file kills.
-
-        Raises:
-            ValueError: the list is empty, overlaps, or ends past `log_end_offset`.
-            KafkaStorageError: the log is closed.
-            OSError: the slot cannot be written; nothing has changed.
-        """
         cdef tuple kept = tuple(segments)
         cdef SegmentList* fresh
         cdef ProducerTable table
@@ -415,15 +357,6 @@ cdef class PartitionLog:
         self._segments = kept
 
     def set_durable_slot(self, int fd, int64_t position, bytes key):
-        """Say where the durable end is written after each flush, and write it there now.
-
-        A slot is 20 bytes of key, the end (i64) and the CRC-32C of those 28 bytes, big-endian. The
-        descriptor stays the caller's, open until it is replaced or the log is closed; -1 for none.
-
-        Raises:
-            ValueError: the key has another size.
-            OSError: the slot cannot be written.
-        """
         cdef const char* at = PyBytes_AS_STRING(key)
         cdef int failed
         if len(key) != SLOT_KEY_BYTES and fd >= 0:
@@ -434,27 +367,16 @@ cdef class PartitionLog:
             raise os_error(failed)
 
     def close(self):
-        """Give the segments up: appends are NOT_WRITABLE from now on, reads raise.
-
-        Waits for an append or a flush under way. Nothing is flushed; ranges keep their pins.
-        """
         with nogil:
             partition_close(self.partition)
         self._segments = ()
 
     def offline(self, bint failed=True):
-        """Refuse appends, reads and flushes from now on: the log directory has failed, or (not
-        `failed`) the log is being given up.
-        """
         with nogil:
             partition_go_offline(self.partition, EIO if failed else ESHUTDOWN)
             partition_changed(self.partition)
 
     def sync_names(self):
-        """Make the names of all segments durable: no flush opens the directory until there is a new one.
-
-        For whoever is about to rename it. Raises as `flush` does.
-        """
         cdef int failed
         with nogil:
             failed = partition_sync_names(self.partition)
@@ -464,7 +386,6 @@ cdef class PartitionLog:
     # -- producers
 
     def producer(self, int64_t producer_id):
-        """Return the entry of one producer id, or None."""
         cdef Producer copy
         cdef bint known
         with nogil:
@@ -472,7 +393,6 @@ cdef class PartitionLog:
         return producer_entry(&copy) if known else None
 
     def producers(self):
-        """Return all entries, in no order."""
         cdef Producer* copies
         cdef int64_t count, number
         with nogil:
@@ -485,11 +405,6 @@ cdef class PartitionLog:
             free(copies)
 
     def put_producer(self, entry, int64_t if_version):
-        """Publish Python's decision unless the entry has changed since `if_version`; tell whether.
-
-        0 stands for an entry that must not exist yet. The entry's own `version` is not looked at;
-        the published one is new.
-        """
         cdef Producer source
         cdef int done
         read_producer_entry(entry, &source)
@@ -500,14 +415,12 @@ cdef class PartitionLog:
         return done == 1
 
     def load_producers(self, entries):
-        """Replace all entries, at the start."""
         cdef ProducerTable fresh
         fill_table(&fresh, entries)
         with nogil:
             partition_load_producers(self.partition, &fresh)
 
     def remove_producers(self, producer_ids):
-        """Forget these ids; unknown ones are ignored."""
         cdef int64_t producer_id
         for producer_id in producer_ids:
             with nogil:
@@ -516,12 +429,6 @@ cdef class PartitionLog:
     def give_leave(
         self, int64_t producer_id, int16_t producer_epoch, bytes transactional_id, int64_t connection
     ):
-        """Let the producer's next batch begin a transaction, if it comes by this connection; tell whether.
-
-        For the fast path alone, once. `end_leave` takes it away, and so does whatever becomes of the
-        producer by a decided append, `put_producer`, `load_producers`, `remove_producers` (these
-        three: of all producers) or a change of leadership. Never waits for a disk.
-        """
         cdef Writer writer
         cdef bint given
         writer.connection = connection
@@ -532,28 +439,12 @@ cdef class PartitionLog:
         return given
 
     def end_leave(self, int64_t producer_id):
-        """Take the leave of a producer away, if it has one. Never waits for a disk."""
         with nogil:
             partition_end_leave(self.partition, producer_id)
 
     # -- data
 
     def append(self, records, int64_t now_ms, decided=None):
-        """Append one validated batch as leader, in one critical section.
-
-        Sequence check, offsets and epoch stamped into `records` in place, index entries, write,
-        publication. Releases the interpreter lock.
-
-        With `decided` the producer is not checked: its entry becomes `decided` and then takes the
-        batch in, unless it has changed since `decided.version` (0: it must not exist), which is
-        PRODUCER_UNUSUAL again. A transactional batch opens a transaction at its base offset if
-        `decided` has none; a control batch is not remembered, and ends the entry's transaction if
-        `decided` has none. Nothing of it is published unless the batch is appended.
-
-        Raises:
-            CorruptRecord: `records` is not one whole v2 batch.
-            BufferError: it is not writable.
-        """
         cdef Partition* p = self.partition
         cdef Py_buffer view
         cdef Producer source
@@ -579,18 +470,6 @@ cdef class PartitionLog:
         self, int64_t fetch_offset, int64_t max_bytes, int64_t upper_offset, bint whole_first_batch,
         bint may_wait=True,
     ):
-        """Return the bytes from the batch that holds `fetch_offset`, of one segment, or None.
-
-        They end before the first batch that starts at or past `upper_offset`, after at most
-        `max_bytes` (the last batch may be cut). A first batch larger than that comes whole with
-        `whole_first_batch`, else nothing does. None also for offsets outside the log.
-
-        Raises:
-            BlockingIOError: not `may_wait`, and the disk would have to be asked for a batch header.
-            CorruptRecord: a bad header on the way.
-            KafkaStorageError: the log is closed or offline.
-            OSError: a file cannot be read.
-        """
         cdef Partition* p = self.partition
         cdef ReadResult out
         with nogil:
@@ -608,18 +487,6 @@ cdef class PartitionLog:
         raise os_error(-out.error)
 
     def flush(self):
-        """Sync what is not durable yet and return the durable end.
-
-        In order: old segments, the directory before a new segment's bytes, the active segment; then
-        the slot. Only bytes appended before the call count. Releases the interpreter lock; safe
-        beside appends and other flushes.
-
-        Raises:
-            OSError: a sync failed. That is final: the log is offline, and every later flush fails.
-                But for EMFILE and ENFILE: there was no descriptor to sync the directory by, and the
-                next flush tries again.
-            KafkaStorageError: the log was closed with bytes that are not durable.
-        """
         cdef int64_t durable_end
         cdef int failed
         with nogil:

@@ -3,7 +3,7 @@
 Owns the bytes. What the response says has been decided before.
 """
 
-from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
+from libc.stdint cimport INT32_MAX, int16_t, int32_t, int64_t, uint8_t
 from libc.stdlib cimport free, malloc
 
 from plog._native.connection cimport answer_room
@@ -166,7 +166,8 @@ cdef void encode(const ProduceCall* call, int64_t size, uint8_t* p) noexcept nog
 
 cdef bint produce_answer(const ProduceCall* call, Connection* c) noexcept nogil:
     cdef int64_t size = answer_size(call)
-    cdef uint8_t* room = answer_room(c, size)
+    # No length prefix states more.
+    cdef uint8_t* room = answer_room(c, size) if size <= INT32_MAX else NULL
     if room != NULL:
         encode(call, size, room)
     return room != NULL

@@ -5,7 +5,7 @@ from plog._native.callout_reasons cimport Reason
 from plog._native.leaves cimport Writer
 from plog._native.log_append cimport AppendGroup, AppendResult
 from plog._native.part_list cimport PartList
-from plog._native.partition cimport Waiter
+from plog._native.partition cimport Partition, Waiter
 from plog._native.request cimport RequestHead
 from plog._native.request_stages cimport Progress
 from plog._native.served cimport Served
@@ -22,6 +22,9 @@ cdef enum:
     ACKS_ALL = -1
     ACKS_NONE = 0                # no response follows
     ACKS_LEADER = 1
+
+cdef enum:
+    MOST_PYTHONS = 8
 
 cdef enum:
     NO_OFFSET = -1
@@ -46,11 +49,10 @@ ctypedef struct Endpoint:
     int32_t rack_size
 
 ctypedef struct ProduceTopic:
-    const uint8_t* name          # in the frame; once its partitions are looked up, theirs or `kept`
+    const uint8_t* name          # in the frame; once its partitions are looked up, of `named_by` or in `names`
     int32_t name_size
     int32_t partitions
-    bint is_served               # some of them are
-    uint8_t* kept                # owned
+    Served* named_by             # a pin of one of them; NULL: none is served
 
 # One partition of a request.
 ctypedef struct ProducePart:
@@ -87,7 +89,13 @@ ctypedef struct ProduceCall:
     WorkQueue* queue             # the pin of a partition in `parts`, or the table's
     PartList topics              # of ProduceTopic
     PartList parts               # of ProducePart
+    uint8_t* names               # owned: of the topics that are not served
+    int64_t names_bytes
+    # Partitions that Python appends to: a later batch of one of them is Python's, too.
+    Partition* pythons[MOST_PYTHONS]
+    int32_t python_count         # above MOST_PYTHONS: there are more
     void* texts                  # owned: those that Python gave for the response, and:
+    int64_t texts_bytes
     const Endpoint* endpoints
     int32_t endpoint_count
 

@@ -1,15 +1,18 @@
 # Python is asked about the unusual partitions of a Produce.
+from libc.stdint cimport int64_t
+
 from plog._native.reactor_types cimport Request
 
 
 cdef class ProduceCallout:
     cdef object owner                       # of the reactor's memory
     cdef Request* request                   # NULL: it is answered
-    cdef readonly object frame
     cdef readonly int acks
     cdef readonly int version
     cdef readonly object transactional_id
-    cdef readonly list asked
+    cdef object _frame
+    cdef list _asked                        # None: not made yet
+    cdef int64_t count
 
 
 # `frame`: a view of the request's bytes, which are Python's now.

@@ -44,11 +44,14 @@ class ProduceCallout:
     whole request, from its header on.
     """
 
-    frame: memoryview
     acks: int
     version: int
     transactional_id: str | None
-    asked: list[AskedPartition]
+    @property
+    def frame(self) -> memoryview: ...
+    @property
+    def asked(self) -> list[AskedPartition]:
+        """The partitions in the order of the request; to be looked at before the answer."""
 
     def answer(
         self,

@@ -6,8 +6,9 @@ which has neither lock nor lent bytes meanwhile; its partitions are Python's unt
 
 from typing import NamedTuple
 
+cimport cython
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
-from libc.stdlib cimport malloc
+from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy, memset
 
 from plog._native.lanes cimport lane_post
@@ -17,8 +18,9 @@ from plog._native.produce_call cimport (
     NO_EPOCH, NO_NODE, NO_OFFSET, NO_TEXT, Endpoint, ProduceCall, ProducePart, ProduceTopic, RecordError,
     produce_part, produce_topic)
 from plog._native.produce_path cimport produce_begin_wait, produce_was_written
+from plog._native.reactor_types cimport FIRST_ERROR, RESPONSE_ERRORS
 from plog._native.request cimport LONGEST_STRING
-from plog._native.request_stages cimport ASKED, WAS_REFUSED, part_advance
+from plog._native.request_stages cimport ASKED, WAS_REFUSED, part_advance, parts_in
 
 cdef enum:
     UNKNOWN_SERVER_ERROR = -1
@@ -83,11 +85,11 @@ cdef ProduceCallout callout_about(object owner, Request* request, object frame):
     cdef ProduceCall* call = &request.produce
     callout.owner = owner
     callout.request = request
-    callout.frame = frame
+    callout._frame = frame
     callout.acks = call.acks
     callout.version = call.head.version
     callout.transactional_id = text_of(call.writer.transactional_id, call.writer.transactional_id_size)
-    callout.asked = asked_of(call, frame, request.bytes)
+    callout.count = parts_in(&request.progress, ASKED)
     return callout
 
 
@@ -155,13 +157,21 @@ cdef int note_written(Request* request, ProducePart* part, object written) excep
 
 
 cdef object with_bytes(object outcome):
-    """A refusal, its texts as bytes."""
+    """A refusal, its texts as bytes. Raises here for what the response cannot state, before anything is decided."""
+    cdef int16_t error
+    cdef int64_t log_start_offset
+    cdef int32_t leader_id, leader_epoch, index
     if isinstance(outcome, Written):
         return outcome
-    return (
-        outcome.error, text_bytes(outcome.message),
-        [(index, text_bytes(message)) for index, message in outcome.record_errors],
-        outcome.log_start_offset, outcome.leader_id, outcome.leader_epoch)
+    error, log_start_offset = outcome.error, outcome.log_start_offset
+    leader_id, leader_epoch = outcome.leader_id, outcome.leader_epoch
+    if error == 0 or not FIRST_ERROR <= error < FIRST_ERROR + RESPONSE_ERRORS:
+        raise ValueError(f"error {error} refuses nothing")
+    errors = []
+    for number, message in outcome.record_errors:
+        index = number
+        errors.append((index, text_bytes(message)))
+    return error, text_bytes(outcome.message), errors, log_start_offset, leader_id, leader_epoch
 
 
 cdef int64_t room_needed(list outcomes, list endpoints):
@@ -185,7 +195,19 @@ cdef int64_t errors_in(list outcomes):
     return count
 
 
+@cython.no_gc_clear  # the answer at its end needs `owner`
 cdef class ProduceCallout:
+    @property
+    def frame(self):
+        return self._frame
+
+    @property
+    def asked(self):
+        # Only now: of many partitions that takes much memory.
+        if self._asked is None and self.request != NULL:
+            self._asked = asked_of(&self.request.produce, self._frame, self.request.bytes)
+        return self._asked
+
     def answer(self, outcomes, endpoints=()):
         cdef Request* request = self.request
         cdef ProduceCall* call
@@ -196,23 +218,26 @@ cdef class ProduceCallout:
         cdef list nodes = [(node, text_bytes(host), port, text_bytes(rack)) for node, host, port, rack in endpoints]
         if request == NULL:
             raise RuntimeError("a callout is answered once")
-        if len(decided) != len(self.asked):
-            raise ValueError(f"{len(decided)} outcomes of {len(self.asked)} partitions")
+        if len(decided) != self.count:
+            raise ValueError(f"{len(decided)} outcomes of {self.count} partitions")
         call = &request.produce
-        call.texts = malloc(room_needed(decided, nodes) + 1)
+        free(call.texts)
+        call.texts_bytes = room_needed(decided, nodes) + 1
+        call.texts = malloc(call.texts_bytes)
         if call.texts == NULL:
+            call.texts_bytes = 0
             raise MemoryError
         room.endpoints = <Endpoint*>call.texts
         room.errors = <RecordError*>(room.endpoints + len(nodes))
         room.texts = <uint8_t*>(room.errors + errors_in(decided))
         call.endpoints = room.endpoints
-        call.endpoint_count = <int32_t>len(nodes)
         for node, host, port, rack in nodes:
             room.endpoints.node_id = node
             room.endpoints.port = port
             room.endpoints.host = put_text(&room, host, &room.endpoints.host_size)
             room.endpoints.rack = put_text(&room, rack, &room.endpoints.rack_size)
             room.endpoints += 1
+        call.endpoint_count = <int32_t>len(nodes)
         rest = iter(decided)
         for number in range(call.parts.count):
             part = produce_part(call, number)

@@ -14,11 +14,15 @@ cdef enum ProduceOutcome:
 # Give the pins back; the memory of the lists is kept for the next request.
 cdef void produce_clear(ProduceCall* call) noexcept nogil
 cdef void produce_release(ProduceCall* call) noexcept nogil
+# What it takes besides its frame.
+cdef int64_t produce_bytes(const ProduceCall* call) noexcept nogil
 # Read the whole request and check its batches. `p` follows the three numbers of the header. `in_reactor`: what takes
 # long is left to another thread.
 cdef ProduceOutcome produce_check(
     ServedTable* table, ProduceCall* call, const uint8_t* p, const uint8_t* end, int64_t now_ms,
     bint in_reactor) noexcept nogil
+# Whether a batch of the same partition, earlier in the request, is Python's.
+cdef bint follows_pythons(const ProduceCall* call, const ProducePart* part) noexcept nogil
 # Its bytes have moved.
 cdef void produce_move(ProduceCall* call, int64_t by) noexcept nogil
 # Whose thread has to append it: the disk of one of the checked partitions is slow. NULL: none.

@@ -24,13 +24,13 @@ from plog._native.part_list cimport parts_release
 from plog._native.partition cimport (
     ACK_NOT_LEADER, ACK_OFFLINE, ACK_SAFE, ACK_WAITS, AckStatus, Partition, partition_ack_status)
 from plog._native.produce_call cimport (
-    ACKS_ALL, ACKS_LEADER, NO_OFFSET, NO_TEXT, ProduceTopic, produce_part, produce_topic)
+    ACKS_ALL, ACKS_LEADER, MOST_PYTHONS, NO_OFFSET, NO_TEXT, NO_TIMESTAMP, ProduceTopic, produce_part, produce_topic)
 from plog._native.produce_request cimport produce_read_request
 from plog._native.produce_rules cimport Accepted, Rules, is_acceptable, rules_at
 from plog._native.request_stages cimport (
-    APPENDED, CHECKED, EXPIRED, FOUND_GOOD, FOUND_MALFORMED, FOUND_UNUSUAL, GATHERED, IS_LOST, IS_SAFE, NOT_WRITTEN,
-    ON_DISK, UNUSUAL, WROTE, Event, part_advance, parts_in)
-from plog._native.served cimport Served, served_find, served_name, served_release
+    APPENDED, CHECKED, EXPIRED, FOUND_GOOD, FOUND_UNUSUAL, GATHERED, IS_LOST, IS_SAFE, NOT_WRITTEN,
+    ON_DISK, WROTE, Event, part_advance)
+from plog._native.served cimport Served, served_find, served_name, served_release, served_retain
 from plog._native.topic_traffic cimport traffic_received
 from plog._native.wire cimport be16, put_int64
 from plog._native.work_queue cimport work_note_time
@@ -64,10 +64,13 @@ cdef void produce_clear(ProduceCall* call) noexcept nogil:
     for number in range(call.parts.count):
         served_release(produce_part(call, number).served)
     for number in range(call.topics.count):
-        free(produce_topic(call, number).kept)
+        served_release(produce_topic(call, number).named_by)
+    free(call.names)
     free(call.texts)
+    call.names = NULL
     call.texts = NULL
-    call.endpoint_count = 0
+    call.names_bytes = call.texts_bytes = 0
+    call.endpoint_count = call.python_count = 0
     call.parts.count = call.topics.count = 0
     call.queue = NULL
 
@@ -78,14 +81,32 @@ cdef void produce_release(ProduceCall* call) noexcept nogil:
     parts_release(&call.topics)
 
 
-cdef bint keep_name(ProduceTopic* topic) noexcept nogil:
-    """For the response, after the frame has gone. False: no memory."""
-    topic.kept = <uint8_t*>malloc(topic.name_size + 1)
-    if topic.kept == NULL:
+cdef bint keep_names(ProduceCall* call) noexcept nogil:
+    """Those of topics that are not served, for the response, after the frame has gone. False: no memory."""
+    cdef ProduceTopic* topic
+    cdef uint8_t* at
+    cdef int64_t number
+    for number in range(call.topics.count):
+        topic = produce_topic(call, number)
+        if topic.named_by == NULL:
+            call.names_bytes += topic.name_size
+    if call.names_bytes == 0:
+        return True
+    call.names = at = <uint8_t*>malloc(call.names_bytes)
+    if at == NULL:
         return False
-    memcpy(topic.kept, topic.name, topic.name_size)
-    topic.name = topic.kept
+    for number in range(call.topics.count):
+        topic = produce_topic(call, number)
+        if topic.named_by == NULL:
+            memcpy(at, topic.name, topic.name_size)
+            topic.name = at
+            at += topic.name_size
     return True
+
+
+cdef int64_t produce_bytes(const ProduceCall* call) noexcept nogil:
+    return (call.parts.capacity * sizeof(ProducePart) + call.topics.capacity * sizeof(ProduceTopic)
+            + call.names_bytes + call.texts_bytes)
 
 
 cdef void produce_move(ProduceCall* call, int64_t by) noexcept nogil:
@@ -102,8 +123,20 @@ cdef inline ProduceOutcome leave_to(WorkQueue* queue, ProduceCall* call) noexcep
     return PRODUCE_BESIDE
 
 
+cdef bint follows_pythons(const ProduceCall* call, const ProducePart* part) noexcept nogil:
+    cdef int32_t number
+    for number in range(min(call.python_count, <int32_t>MOST_PYTHONS)):
+        if call.pythons[number] == part.served.partition:
+            return True
+    return call.python_count > MOST_PYTHONS
+
+
 cdef void leave_to_python(ProduceCall* call, ProducePart* part, Event event, Reason why) noexcept nogil:
     part_advance(call.progress, &part.stage, event)
+    if part.served != NULL and not follows_pythons(call, part):
+        if call.python_count < MOST_PYTHONS:
+            call.pythons[call.python_count] = part.served.partition
+        call.python_count += 1
     if call.reason == REASON_NONE:
         call.reason = why
 
@@ -127,16 +160,13 @@ cdef bint find_partitions(ServedTable* table, ProduceCall* call, bint* is_for_py
         part = produce_part(call, number)
         topic = produce_topic(call, part.topic)
         part.served = served_find(table, topic.name, topic.name_size, part.index)
-        if part.served != NULL and not topic.is_served:
-            topic.is_served = True
+        if part.served != NULL and topic.named_by == NULL:
+            served_retain(part.served)
+            topic.named_by = part.served
             topic.name = served_name(part.served)
         if call.writer.transactional_id_size == NO_TEXT and is_transactional(part):
             is_for_python[0] = True
-    for number in range(call.topics.count):
-        topic = produce_topic(call, number)
-        if not topic.is_served and not keep_name(topic):
-            return False
-    return True
+    return keep_names(call)
 
 
 cdef ProduceOutcome check_batch(
@@ -186,14 +216,6 @@ cdef ProduceOutcome check_part(
     return check_batch(table, call, part, now_ms, in_reactor)
 
 
-cdef void malformed(ProduceCall* call) noexcept nogil:
-    cdef int64_t number
-    if call.parts.count == 0:
-        part_advance(call.progress, &call.progress.whole, FOUND_MALFORMED)
-    for number in range(call.parts.count):
-        part_advance(call.progress, &produce_part(call, number).stage, FOUND_MALFORMED)
-
-
 cdef ProduceOutcome produce_check(
         ServedTable* table, ProduceCall* call, const uint8_t* p, const uint8_t* end, int64_t now_ms,
         bint in_reactor) noexcept nogil:
@@ -203,11 +225,9 @@ cdef ProduceOutcome produce_check(
     call.expanded_bytes = 0
     call.reason = REASON_NONE
     if not produce_read_request(call, p, end):
-        malformed(call)
         return PRODUCE_MALFORMED
     if not find_partitions(table, call, &is_for_python):
-        call.fault = b"no memory"
-        malformed(call)
+        call.fault = b"there is no memory for its topics"
         return PRODUCE_MALFORMED
     for number in range(call.parts.count):
         if is_for_python:
@@ -275,20 +295,6 @@ cdef void append_alone(ProduceCall* call, ProducePart* part, int64_t now_ms) noe
     after_append(part)
 
 
-cdef bint follows_pythons(const ProduceCall* call, int64_t number) noexcept nogil:
-    """A batch of the same partition, earlier in the request, is Python's."""
-    cdef const Partition* partition = produce_part(call, number).served.partition
-    cdef const ProducePart* before
-    cdef int64_t at
-    if parts_in(call.progress, UNUSUAL) == 0:
-        return False
-    for at in range(number):
-        before = produce_part(call, at)
-        if before.stage == UNUSUAL and before.served != NULL and before.served.partition == partition:
-            return True
-    return False
-
-
 cdef void produce_conclude(ProduceCall* call, int64_t now_ms, bint may_append, bint in_reactor) noexcept nogil:
     cdef ProducePart* part
     cdef int64_t number
@@ -298,7 +304,7 @@ cdef void produce_conclude(ProduceCall* call, int64_t now_ms, bint may_append, b
         if part.stage != GATHERED and part.stage != ON_DISK and part.stage != CHECKED:
             continue
         # A disk that has just become slow keeps the reactor for one write, and not for all that the request has of it.
-        if not may_append or in_reactor and load(&part.served.disk.slow) > 0 or follows_pythons(call, number):
+        if not may_append or in_reactor and load(&part.served.disk.slow) > 0 or follows_pythons(call, part):
             leave_to_python(call, part, NOT_WRITTEN, REASON_APPEND)
         else:
             append_alone(call, part, now_ms)
@@ -310,7 +316,9 @@ cdef void produce_was_written(
     cdef const ProduceTopic* topic = produce_topic(call, part.topic)
     part.result = result[0]
     part_advance(call.progress, &part.stage, WROTE)
-    if part.served == NULL:  # it may be served by now
+    # It may be served by now, or by another log.
+    if part.served == NULL or part.served.partition.log_id != result.place.log_id:
+        served_release(part.served)
         part.served = served_find(table, topic.name, topic.name_size, part.index)
     if part.served != NULL:
         part.changes = load(&part.served.partition.changes)
@@ -324,6 +332,7 @@ cdef void refuse(ProduceCall* call, ProducePart* part, Event event, int16_t erro
     part.message = <const uint8_t*>message
     part.message_size = <int32_t>strlen(message)
     part.result.base_offset = part.result.log_start_offset = NO_OFFSET
+    part.append_time = NO_TIMESTAMP
 
 
 cdef void settle_part(ProduceCall* call, ProducePart* part) noexcept nogil:

@@ -8,25 +8,26 @@ from libc.stdint cimport int64_t, uint8_t
 from libc.string cimport memset
 
 from plog._native.callout_reasons cimport REASON_NONE
-from plog._native.connection cimport let_go_of_buffers, link_append
+from plog._native.connection cimport let_go_of_buffers
 from plog._native.connections cimport give_up
 from plog._native.files cimport calls
 from plog._native.gather cimport gather_add, gather_clear, gather_write
 from plog._native.histogram cimport times_note
 from plog._native.lanes cimport lane_ask, lane_post
+from plog._native.links cimport link_append
 from plog._native.locks cimport store
 from plog._native.produce_answer cimport produce_answer
 from plog._native.produce_call cimport ACKS_NONE, ProduceCall, produce_part
 from plog._native.produce_path cimport (
-    PRODUCE_BESIDE, PRODUCE_CHECKED, ProduceOutcome, produce_check, produce_conclude,
-    produce_expire, produce_move, produce_settle, produce_slow_disk)
+    PRODUCE_BESIDE, PRODUCE_CHECKED, PRODUCE_MALFORMED, ProduceOutcome, produce_check, produce_conclude,
+    produce_expire, produce_move, produce_release, produce_settle, produce_slow_disk)
 from plog._native.reactor_types cimport (
     DONE, FIRST_ERROR, NO_MEMORY, PREFIX_BYTES, RESPONSE_ERRORS, WRITE_FIRST, Connection, Gather, Line)
 from plog._native.request cimport RequestHead, read_head
 from plog._native.request_line cimport (
     line_count, line_follow, line_is_passed, parts_advance, parts_advance_from, request_advance)
 from plog._native.request_stages cimport (
-    APPENDED, CHECKED, FOUND_COLD, FOUND_LONG, GATHERED, IS_SAFE, ON_DISK, REFUSED, UNUSUAL, WROTE, parts_in)
+    APPENDED, CHECKED, FOUND_COLD, FOUND_LONG, FOUND_MALFORMED, GATHERED, IS_SAFE, ON_DISK, REFUSED, UNUSUAL, WROTE, parts_in)
 from plog._native.requests cimport (
     request_copy, request_count_memory, request_cut, request_forget_parts, request_free_bytes,
     request_leave_buffer)
@@ -39,7 +40,13 @@ cdef ProduceOutcome check(Request* request, bint in_reactor) noexcept nogil:
     cdef const uint8_t* end = request.bytes + request.size
     cdef RequestHead* head = &request.produce.head
     cdef const uint8_t* p = read_head(request.bytes, end, head)
-    return produce_check(request.loop.shared.served, &request.produce, p, end, calls().now_ms(), in_reactor)
+    cdef ProduceOutcome outcome = produce_check(
+        request.loop.shared.served, &request.produce, p, end, calls().now_ms(), in_reactor)
+    if outcome == PRODUCE_MALFORMED:
+        request_forget_parts(request)
+        produce_release(&request.produce)
+        parts_advance(request, FOUND_MALFORMED)
+    return outcome
 
 
 cdef Done leave_to(Request* request, WorkQueue* queue) noexcept nogil:
@@ -84,6 +91,8 @@ cdef Done produce_look_at(Loop* loop, Request* request) noexcept nogil:
     if parts_in(&request.progress, CHECKED) > 0:
         gather_add(&loop.gather, request, calls().now_ms())
     line_follow(&c.line, request)
+    if request.stage == UNUSUAL:
+        request_count_memory(request)
     return DONE
 
 

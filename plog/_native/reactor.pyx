@@ -10,7 +10,6 @@ This is the skin; `reactor_loop` is a thread, `turn` what it does for one
 connection, `connection` the bytes of one, `acceptor` the door.
 """
 
-from cpython.buffer cimport PyBUF_SIMPLE, Py_buffer, PyBuffer_Release, PyObject_GetBuffer
 from libc.errno cimport errno
 from libc.stdint cimport INT32_MAX, INT64_MAX, int64_t, uint8_t
 from libc.stdio cimport snprintf
@@ -28,7 +27,6 @@ from plog._native.acceptor cimport (
 from plog._native.callout_reasons cimport (
     REASON_APPEND, REASON_BATCH, REASON_NONE, REASON_OTHER_API, REASON_PARTITION, REASON_READ, REASON_REQUEST,
     REASON_SWITCHED_OFF, REASONS)
-from plog._native.connection cimport file_piece, memory_piece, piece_bytes
 from plog._native.fetch_sessions cimport NO_SESSION_ID, SessionCache
 from plog._native.files cimport calls
 from plog._native.frames cimport frame_view
@@ -39,14 +37,13 @@ from plog._native.mailbox cimport (
 )
 from plog._native.notes cimport note_free, note_new, note_text
 from plog._native.produce_callout cimport callout_about
+from plog._native.python_responses cimport fill_answer
 from plog._native.reactor_loop cimport free_command, loop_discard_letters, loop_open, loop_release, loop_run
 from plog._native.reactor_types cimport (
-    ASK_CLOSE, ASK_LISTEN, ASK_MUTE, ASK_RESPOND, EVENT_CALLOUT, EVENT_CHANGED, EVENT_CLOSED, EVENT_LEFT, EVENT_OPENED, EVENT_REFUSED,
-    EVENT_REQUEST, FIRST_ERROR, PREFIX_BYTES, REASON_BYTES, RESPONSE_ERRORS, SOURCE_LISTENER, Command, Listener, Loop,
-    Note, Piece, Shared)
+    ASK_CLOSE, ASK_LISTEN, ASK_MUTE, ASK_RESPOND, EVENT_CALLOUT, EVENT_CHANGED, EVENT_CLOSED, EVENT_LEFT,
+    EVENT_OPENED, EVENT_REFUSED, EVENT_REQUEST, FIRST_ERROR, REASON_BYTES, RESPONSE_ERRORS, SOURCE_LISTENER, Command,
+    Listener, Loop, Note, Shared)
 from plog._native.requests cimport request_free
-from plog._native.segment cimport FileRange
-from plog._native.segment_files cimport SegmentFiles, segment_release, segment_retain
 from plog._native.served cimport ServedPartitions, table_set_listener
 
 cdef enum:
@@ -69,92 +66,6 @@ cdef dict REASON_TEXTS = {
     REASON_APPEND: "unusual append",
     REASON_READ: "unusual read",
 }
-
-
-# --- answers --------------------------------------------------------------------------------------
-
-cdef void unpin_segment(void* pin) noexcept nogil:
-    segment_release(<SegmentFiles*>pin)
-
-
-cdef int append_piece(Command* command, Piece* piece) except -1:
-    if piece == NULL:
-        raise MemoryError
-    if command.first == NULL:
-        command.first = piece
-    else:
-        command.last.next = piece
-    command.last = piece
-    return 0
-
-
-cdef int append_range(Command* command, FileRange file_range) except -1:
-    cdef Piece* piece = file_piece(
-        file_range.segment.log_fd, file_range.position, file_range.size, file_range.segment, unpin_segment)
-    if piece != NULL:
-        segment_retain(file_range.segment)
-    return append_piece(command, piece)
-
-
-cdef int append_views(Command* command, Py_buffer* views, Py_ssize_t count, int64_t room) except -1:
-    """Copy neighbouring pieces of memory into one, after `room` bytes that are left free."""
-    cdef int64_t size = room
-    cdef uint8_t* at
-    cdef Piece* piece
-    cdef Py_ssize_t i
-    for i in range(count):
-        size += views[i].len
-    piece = memory_piece(size)
-    append_piece(command, piece)
-    at = piece_bytes(piece) + room
-    for i in range(count):
-        memcpy(at, views[i].buf, views[i].len)
-        at += views[i].len
-    return 0
-
-
-cdef int fill_answer(Command* command, list pieces) except -1:
-    """Turn an answer's pieces into the command's: length prefix and memory copied together, files pinned."""
-    cdef Py_ssize_t count = len(pieces)
-    cdef Py_ssize_t opened = 0
-    cdef Py_ssize_t run_start = 0
-    cdef Py_ssize_t i
-    cdef int64_t size = 0
-    cdef uint8_t* prefix
-    cdef Py_buffer* views = <Py_buffer*>calloc(count + 1, sizeof(Py_buffer))
-    if views == NULL:
-        raise MemoryError
-    try:
-        for i in range(count):
-            piece = pieces[i]
-            if isinstance(piece, FileRange):
-                size += (<FileRange>piece).size
-            else:
-                PyObject_GetBuffer(piece, &views[i], PyBUF_SIMPLE)
-                size += views[i].len
-            opened = i + 1
-        if size > INT32_MAX:
-            raise ValueError(f"a response of {size} bytes exceeds the largest length prefix")
-        for i in range(count):
-            piece = pieces[i]
-            if isinstance(piece, FileRange):
-                if i > run_start or i == 0:
-                    append_views(command, views + run_start, i - run_start, PREFIX_BYTES if run_start == 0 else 0)
-                append_range(command, <FileRange>piece)
-                run_start = i + 1
-        if count > run_start or count == 0:
-            append_views(command, views + run_start, count - run_start, PREFIX_BYTES if run_start == 0 else 0)
-        prefix = piece_bytes(command.first)
-        prefix[0] = <uint8_t>(size >> 24)
-        prefix[1] = <uint8_t>(size >> 16)
-        prefix[2] = <uint8_t>(size >> 8)
-        prefix[3] = <uint8_t>size
-        command.size = PREFIX_BYTES + size
-    finally:
-        for i in range(opened):
-            PyBuffer_Release(&views[i])  # nothing, for a FileRange
-        free(views)
-    return 0
 
 
 # --- what Python sees -----------------------------------------------------------------------------
@@ -238,7 +149,6 @@ cdef class Reactor:
         ServedPartitions served=None,
         SessionCache sessions=None,
     ):
-        cdef int error
         cdef int i
         cdef Loop* loops
         if self.shared.loops != NULL:
@@ -274,18 +184,26 @@ cdef class Reactor:
         for i in range(threads):
             loops[i].inbox.wake_fd = -1
             loops[i].epoll_fd = -1
+        self._open(list(max_connections_per_ip_overrides))
+        if served is not None:
+            table_set_listener(&served.table, post_change, &self.shared)
+
+    cdef int _open(self, list overrides) except -1:
+        """Open the mailboxes, the door and the loops; `__dealloc__` closes them."""
+        cdef Loop* loops = self.shared.loops
+        cdef int error
+        cdef int i
         error = mailbox_open(&self.shared.events)
         if error == 0:
             error = door_open(&self.shared.door)
         if error == 0:
-            self._override(list(max_connections_per_ip_overrides))
-        for i in range(threads):
+            self._override(overrides)
+        for i in range(self.shared.threads):
             if error == 0:
                 error = loop_open(&loops[i], &self.shared, i)
         if error < 0:
             raise OSError(-error, os.strerror(-error))
-        if served is not None:
-            table_set_listener(&served.table, post_change, &self.shared)
+        return 0
 
     cdef int _override(self, list overrides) except -1:
         """Set the caps of single addresses: (16 bytes, how many)."""

@@ -12,12 +12,13 @@ from libc.string cimport memset
 from posix.unistd cimport close
 
 from plog._native.closing cimport begin_close, finish_close, let_go
-from plog._native.connection cimport (
-    free_pieces, holds_whole_frame, link_init, link_remove, queue_pieces, scratch_release)
+from plog._native.connection cimport free_pieces, holds_whole_frame, queue_pieces, scratch_release
 from plog._native.connections cimport adopt, count_up, discard, find, touch, watch
+from plog._native.epoll cimport EPOLL_CLOEXEC, EPOLLIN, epoll_create1, epoll_event, epoll_wait
 from plog._native.fetch_turn cimport fetch_came_back
 from plog._native.files cimport calls
 from plog._native.gather cimport gather_release
+from plog._native.links cimport link_init, link_remove
 from plog._native.listeners cimport close_listeners, listen_on, welcome
 from plog._native.locks cimport exchange, load as atomic_load
 from plog._native.mailbox cimport Letter, mailbox_open, mailbox_release, mailbox_take
@@ -30,24 +31,11 @@ from plog._native.reactor_types cimport (
     ASK_ADOPT, ASK_CLOSE, ASK_FINISH, ASK_LISTEN, ASK_MUTE, ASK_RECHECK, KIND_PRODUCE, NO_MEMORY, REASON_BYTES,
     SOURCE_CONNECTION, SOURCE_INBOX, SOURCE_LISTENER, TICK_US, Command, Connection, Done, Link, Listener, Loop,
     Request, Shared)
-from plog._native.request_line cimport line_has_appended, request_advance
+from plog._native.request_line cimport line_has_appended, request_advance, request_is_aside
 from plog._native.request_stages cimport ANSWERED, ASKED
 from plog._native.requests cimport request_count_memory, request_end, request_free, requests_release
 from plog._native.turn cimport (
     close_when_written, keeps_its_client_waiting, on_event, send_answers, serve, serve_waiting)
-
-cdef extern from "<sys/epoll.h>" nogil:
-    ctypedef union epoll_data_t:
-        void* ptr
-    struct epoll_event:
-        uint32_t events
-        epoll_data_t data
-    int epoll_create1(int flags)
-    int epoll_ctl(int epoll_fd, int op, int fd, epoll_event* event)
-    int epoll_wait(int epoll_fd, epoll_event* events, int most, int timeout_ms)
-    enum:
-        EPOLL_CLOEXEC
-        EPOLLIN
 
 cdef extern from "<signal.h>" nogil:
     ctypedef struct sigset_t:
@@ -93,7 +81,7 @@ cdef void obey(Loop* loop, Command* command) noexcept nogil:
         c.muted_until_us = loop.now_us + 1000 * command.size
     elif command.ask == ASK_CLOSE:
         close_when_written(loop, c, command.reason)
-    elif c.line.first != NULL and c.line.first.stage == ASKED:
+    elif c.line.first != NULL and c.line.first.stage == ASKED and not request_is_aside(c.line.first):
         touch(loop, c)
         if command.first != NULL:
             count_up(&loop.responses, 1)

@@ -50,8 +50,6 @@ cdef bint line_is_passed(const Line* line, const Request* until) noexcept nogil
 cdef bint line_has_gathered(const Line* line) noexcept nogil
 # Whether another thread has it, and with it the stages of its partitions.
 cdef bint request_is_aside(const Request* request) noexcept nogil
-# Whether another request may be read.
-cdef bint line_may_read_on(const Line* line) noexcept nogil
 # Whether a request that was read whole is still to be appended, by whichever thread or by Python at its turn.
 cdef bint line_owes_appends(const Line* line) noexcept nogil
 # Whether the first of its Produces is appended, or on the way, so that its client should hear of it.

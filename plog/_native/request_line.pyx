@@ -137,6 +137,14 @@ cdef Step check_last(const Line* line) noexcept nogil:
     return CHECK_ASIDE if aside > 0 else CHECK
 
 
+cdef bint line_may_read_on(const Line* line) noexcept nogil:
+    if line_count(line, CAME) + line_count(line, MALFORMED) + line_count(line, ASKED) > 0:
+        return False
+    if line_count(line, ON_DISK) + line_count(line, SHORT) > 0:
+        return False
+    return line.count < MAX_REQUESTS and line_count(line, CHECKING) + line_count(line, CHECKED) < MAX_ASIDE
+
+
 cdef Step read_on(const Connection* c, int64_t now_us, bint draining) noexcept nogil:
     if not line_may_read_on(&c.line) or c.closing or draining or c.unsent_bytes > MAX_UNSENT_BYTES:
         return REST
@@ -175,14 +183,6 @@ cdef Step line_step(const Connection* c, int64_t now_us, bint draining, Request*
     if line.last.stage == CAME:
         return check_last(line)
     return read_on(c, now_us, draining)
-
-
-cdef bint line_may_read_on(const Line* line) noexcept nogil:
-    if line_count(line, CAME) + line_count(line, MALFORMED) + line_count(line, ASKED) > 0:
-        return False
-    if line_count(line, ON_DISK) + line_count(line, SHORT) > 0:
-        return False
-    return line.count < MAX_REQUESTS and line_count(line, CHECKING) + line_count(line, CHECKED) < MAX_ASIDE
 
 
 cdef bint line_owes_appends(const Line* line) noexcept nogil:

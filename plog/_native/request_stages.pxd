@@ -57,8 +57,6 @@ cdef inline int32_t parts_in(const Progress* progress, int stage) noexcept nogil
 
 # Filled from TRANSITIONS. 0: there is no such transition.
 cdef uint8_t table[STAGES][EVENTS]
-# The stage after `event`, or 0.
-cdef Stage stage_after(Stage stage, Event event) noexcept nogil
 # A request has come; its partitions are not known.
 cdef void progress_begin(Progress* progress) noexcept nogil
 # One of its partitions becomes known, in the stage of the whole.

@@ -9,13 +9,14 @@ from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, memset
 
 from plog._native.callout_reasons cimport REASON_NONE
-from plog._native.connection cimport cut_frame, drop_frame, link_remove
+from plog._native.connection cimport cut_frame, drop_frame
 from plog._native.fetch_call cimport FetchPart, fetch_part
 from plog._native.fetch_path cimport fetch_clear, fetch_release
+from plog._native.links cimport link_remove
 from plog._native.locks cimport add, exchange, store
 from plog._native.partition cimport partition_remove_waiter
 from plog._native.produce_call cimport ProducePart, produce_part
-from plog._native.produce_path cimport produce_clear, produce_release
+from plog._native.produce_path cimport produce_bytes, produce_clear, produce_release
 from plog._native.reactor_types cimport KIND_FETCH, KIND_OTHER, Frame
 from plog._native.request_line cimport line_put, line_remove
 from plog._native.request_stages cimport progress_begin
@@ -110,8 +111,7 @@ cdef void count_as(Request* request, int64_t size) noexcept nogil:
 cdef void request_count_memory(Request* request) noexcept nogil:
     # Clients that let very many requests wait are to be held up as those that send large ones.
     count_as(
-        request, sizeof(Request) + request.produce.parts.capacity * sizeof(ProducePart)
-        + request.fetch.parts.capacity * sizeof(FetchPart))
+        request, sizeof(Request) + produce_bytes(&request.produce) + request.fetch.parts.capacity * sizeof(FetchPart))
 
 
 cdef void request_forget_memory(Request* request) noexcept nogil:
@@ -142,7 +142,8 @@ cdef void request_end(Request* request) noexcept nogil:
     # writes one when it is done.
     if exchange(&request.posted, 1) != 0:
         return
-    if loop.free_count == MAX_FREE or request.parts.capacity > MAX_KEPT_PARTS:
+    if (loop.free_count == MAX_FREE or request.parts.capacity > MAX_KEPT_PARTS
+            or request.produce.topics.capacity > MAX_KEPT_PARTS):
         request_free(request)
         return
     clear(request)

@@ -12,14 +12,16 @@ from libc.stdio cimport snprintf
 from plog._native.callout_reasons cimport REASON_OTHER_API, REASON_SWITCHED_OFF
 from plog._native.closing cimport begin_close, end_stream, finish_close, let_go
 from plog._native.connection cimport (
-    FRAME_PARTIAL, FRAME_READY, FRAME_REFUSED, SENT_ENOUGH, SENT_FAILED, bytes_in_socket, drop_answers, holds_whole_frame,
-    is_holding_much, link_append, link_remove, next_frame, receive, send_queued, settle)
+    FRAME_PARTIAL, FRAME_READY, FRAME_REFUSED, SENT_ENOUGH, SENT_FAILED, bytes_in_socket, drop_answers,
+    holds_whole_frame, is_holding_much, next_frame, receive, send_queued, settle)
 from plog._native.connections cimport count_up, give_up, note_passing, note_received, touch
+from plog._native.epoll cimport EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLLRDHUP
 from plog._native.fetch_call cimport FETCH_KEY, FETCH_SINCE, FETCH_UNTIL
 from plog._native.fetch_turn cimport fetch_look_again, fetch_look_at, fetch_respond
 from plog._native.files cimport calls
 from plog._native.gather cimport gather_is_due
 from plog._native.lanes cimport wait_for
+from plog._native.links cimport link_append, link_remove
 from plog._native.memory_waits cimport may_receive
 from plog._native.produce_call cimport PRODUCE_KEY, PRODUCE_SINCE, PRODUCE_UNTIL
 from plog._native.produce_turn cimport (
@@ -34,14 +36,6 @@ from plog._native.request_line cimport (
 from plog._native.request_stages cimport (
     ANSWERED, APPENDED, CLIENT_LEFT, FOUND_UNUSUAL, GATHERED, REFUSED, SHORT)
 from plog._native.requests cimport request_cut, request_end, request_new, request_set_kind, request_stop_listening
-
-cdef extern from "<sys/epoll.h>" nogil:
-    enum:
-        EPOLLIN
-        EPOLLOUT
-        EPOLLERR
-        EPOLLHUP
-        EPOLLRDHUP
 
 cdef extern from "<sys/socket.h>" nogil:
     ctypedef uint32_t socklen_t

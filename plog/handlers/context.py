@@ -32,7 +32,7 @@ from plog.coordinator.txn_coordinator import TxnCoordinator
 from plog.errors import KafkaStorageError, UnknownTopicId
 from plog.handlers.fetch_sessions import FetchSessions
 from plog.handlers.replica_moves import ReplicaMoves
-from plog.network.control_plane import Connection
+from plog.network.connections import Connection
 from plog.protocol.framing import RequestHeader
 from plog.runtime.clock import Clock
 from plog.runtime.give_way import AT_ONCE_S

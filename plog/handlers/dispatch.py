@@ -19,7 +19,8 @@ from plog.handlers.produce_callouts import decide
 from plog.handlers.registry import Answer, Handler, load
 from plog.handlers.request_log import is_logged, log_request
 from plog.handlers.response_errors import ResponseErrors
-from plog.network.control_plane import NO_REPLY, CloseConnection, Connection, Decided, Reply
+from plog.network.connections import Connection
+from plog.network.control_plane import NO_REPLY, CloseConnection, Decided, Reply
 from plog.protocol import codec, framing
 from plog.protocol.api_keys import ApiKey
 from plog.protocol.framing import RequestHeader

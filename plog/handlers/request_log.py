@@ -12,7 +12,7 @@ import logging
 
 from plog.errors import ErrorCode
 from plog.handlers.response_errors import errors_of
-from plog.network.control_plane import Connection
+from plog.network.connections import Connection
 from plog.protocol.framing import RequestHeader
 from plog.protocol.schema import Struct
 

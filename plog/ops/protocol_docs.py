@@ -7,10 +7,9 @@ match the declarations.
 from __future__ import annotations
 
 import inspect
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
+from plog.ops import generated_page
 from plog.protocol.api_keys import ApiKey
 from plog.protocol.framing import request_class, response_class
 from plog.protocol.schema import NEVER, ZERO, Field, Struct
@@ -93,13 +92,5 @@ def _default(f: Field) -> str:
     return str(f.fallback).lower() if isinstance(f.fallback, bool) else str(f.fallback)
 
 
-def main() -> None:
-    """Write the page to the file in the arguments, or to standard output."""
-    if len(sys.argv) > 1:
-        Path(sys.argv[1]).write_text(page(), encoding="utf-8")
-    else:
-        sys.stdout.write(page())
-
-
 if __name__ == "__main__":
-    main()
+    generated_page.write(page())

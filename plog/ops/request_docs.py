@@ -6,11 +6,9 @@ the table.
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 from plog._native.request_line import Step
 from plog._native.request_stages import TRANSITIONS, Event, Stage
+from plog.ops import generated_page
 
 HEAD = """\
 # The stages of a request
@@ -119,13 +117,5 @@ def _transitions(stage: Stage) -> list[str]:
     return [*lines, ""]
 
 
-def main() -> None:
-    """Write the page to the file in the arguments, or to standard output."""
-    if len(sys.argv) > 1:
-        Path(sys.argv[1]).write_text(page(), encoding="utf-8")
-    else:
-        sys.stdout.write(page())
-
-
 if __name__ == "__main__":
-    main()
+    generated_page.write(page())

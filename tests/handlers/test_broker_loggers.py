@@ -10,7 +10,7 @@ import pytest
 
 from plog.errors import ErrorCode
 from plog.handlers.request_log import log_request
-from plog.network.control_plane import Connection
+from plog.network.connections import Connection
 from plog.protocol.framing import RequestHeader
 from plog.protocol.messages.configs import (
     AlterableConfig,

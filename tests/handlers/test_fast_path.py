@@ -156,6 +156,21 @@ def test_unusual_partitions_leave_the_others_alone(twins: Twins, version: int, a
     assert twins.fast.fast_requests == before
 
 
+@pytest.mark.parametrize("partitions", [1, 3, 12])
+def test_batches_of_a_partition_keep_their_order_where_python_appends_the_first(
+    twins: Twins, partitions: int
+) -> None:
+    topic = twins.create_topic(partitions)
+    parts = []
+    for index in range(partitions):  # the first batch of a new producer is Python's
+        parts += [(topic, index, make_batch([b"1"], producer=(9000 + index, 0, 0)))]
+    parts += [(topic, index, make_batch([b"2"])) for index in range(partitions)]
+    answer = twins.ask(produce_request(parts), 9, fast=False)
+    offsets = [part.base_offset for part in flat(decoded(ProduceResponse, 9, answer))]
+    assert offsets == [0] * partitions + [1] * partitions
+    twins.ask(fetch_request(*((topic, index, 0) for index in range(partitions))), 12)
+
+
 def test_transactions_batch_without_a_transactional_id_refuses_the_whole_request(
     twins: Twins,
 ) -> None:

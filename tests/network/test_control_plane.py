@@ -7,12 +7,8 @@ import threading
 
 import pytest
 
-from plog.network.control_plane import (
-    CLOSINGS_AT_ONCE,
-    MOST_BYTES_AT_WORK,
-    NO_REPLY,
-    CloseConnection,
-)
+from plog.network.connections import MOST_BYTES_AT_WORK
+from plog.network.control_plane import CLOSINGS_AT_ONCE, NO_REPLY, CloseConnection
 from plog.runtime.purgatory import Purgatory
 from tests.bounded import counted, told
 from tests.network.server import MOST_AT_WORK, Server, correlation_of, request

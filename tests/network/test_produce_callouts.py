@@ -1,4 +1,4 @@
-"""Python is asked about the unusual partitions of a Produce: by a reactor that serves none."""
+"""Python is asked about the unusual partitions of a Produce: what it hears, and what it may say."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plog._native.fetch_sessions import SessionCache
-from plog._native.partition_log import APPENDED, Appended
+from plog._native.log_flush import CommitThread
+from plog._native.partition_log import APPENDED, Appended, PartitionLog
 from plog._native.produce_callout import LeaderEndpoint, ProduceCallout, Refusal, Written
 from plog._native.reactor import CALLOUT, CLOSED, Event, Reactor
 from plog._native.served import ServedPartitions
+from plog._native.topic_traffic import TopicTraffic
 from plog._native.work_queue import WorkThread
 from plog.errors import ErrorCode
 from plog.protocol import codec, framing
@@ -32,6 +34,8 @@ from plog.protocol.messages.produce import (
     TopicProduceData,
     TopicProduceResponse,
 )
+from tests.fuzz.request_targets import memory_log
+from tests.handlers.wire import make_batch
 from tests.network.server import WAIT_S, Client
 
 LATEST, FLEXIBLE_SINCE = 12, 9
@@ -40,11 +44,11 @@ RECORDS = b"these are no records" * 5
 
 
 class Asking:
-    """A reactor that serves no partition, a client, and Python's side of both."""
+    """A reactor, a client, and Python's side of both."""
 
-    def __init__(self) -> None:
+    def __init__(self, served: ServedPartitions) -> None:
         listening = socket.create_server(("127.0.0.1", 0))
-        self.reactor = Reactor(served=ServedPartitions(WorkThread()), sessions=SessionCache(10))
+        self.reactor = Reactor(served=served, sessions=SessionCache(10))
         self.reactor.add_listener(listening.fileno(), 0)
         self.reactor.start()
         self.client = Client(listening.getsockname())
@@ -88,8 +92,9 @@ class Asking:
 
 
 @contextmanager
-def asking() -> Iterator[Asking]:
-    one = Asking()
+def asking(served: ServedPartitions | None = None) -> Iterator[Asking]:
+    """A reactor that serves no partition, unless it is said."""
+    one = Asking(served or ServedPartitions(WorkThread()))
     yield one
     one.client.close()
     one.reactor.stop()
@@ -108,6 +113,29 @@ def produce(*parts: tuple[str, int, bytes | None], acks: int = 1) -> ProduceRequ
     return ProduceRequest(acks=acks, timeout_ms=1000, topic_data=topics)
 
 
+def publish(served: ServedPartitions, log: PartitionLog) -> None:
+    """Serve t-0 by a log, as a partition whose Produces are Python's."""
+    log.set_leader(0, writable=True, sole_replica=True)
+    served.publish(
+        "t",
+        bytes(16),
+        0,
+        log,
+        CommitThread(),
+        WorkThread(),
+        TopicTraffic(),
+        number=0,
+        max_message_bytes=1 << 20,
+        decompressed_limit=1 << 20,
+        before_max_ms=1 << 60,
+        after_max_ms=1 << 60,
+        flush_messages=1 << 60,
+        flush_before_ack=False,
+        key_required=False,
+        produce_is_pythons=True,
+    )
+
+
 # -- any request, and any decision about it
 
 TEXTS = st.text(max_size=20)
@@ -124,7 +152,7 @@ TOPICS = st.lists(
 )
 REFUSALS = st.builds(
     Refusal,
-    error=st.integers(-1, 130),
+    error=st.just(-1) | st.integers(1, 130),
     message=st.none() | TEXTS,
     record_errors=st.lists(st.tuples(INT32, st.none() | TEXTS), max_size=3),
     log_start_offset=INT64,
@@ -243,7 +271,66 @@ def test_batch_that_python_has_appended_is_acknowledged_if_it_is_served(acks: in
             assert part.log_append_time_ms == 123
         else:
             assert part.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
-            assert part.base_offset == -1
+            assert part.base_offset == part.log_append_time_ms == part.log_start_offset == -1
+
+
+def test_batch_is_safe_in_the_log_that_python_has_appended_it_to() -> None:
+    """The partition has moved to another log since the request came."""
+    served = ServedPartitions(WorkThread())
+    publish(served, memory_log())
+    with asking(served) as one:
+        one.send(produce(("t", 0, make_batch())))
+        callout = one.callout()
+        moved = memory_log()
+        publish(served, moved)
+        appended = moved.append(bytearray(make_batch()), 0)
+        assert appended.status == APPENDED
+        callout.answer([Written(appended, append_time_ms=-1)])
+        del callout
+        (part,) = one.response().responses[0].partition_responses
+        assert (part.error_code, part.base_offset) == (ErrorCode.NONE, 0)
+
+
+def test_what_a_response_cannot_say_is_refused_before_anything_is_decided() -> None:
+    with asking() as one:
+        one.send(produce(("t", 0, RECORDS)))
+        callout = one.callout()
+        for wrong in (Refusal(0), Refusal(500), Refusal(-2)):
+            with pytest.raises(ValueError, match="refuses nothing"):
+                callout.answer([wrong])
+        with pytest.raises(OverflowError):
+            callout.answer([Refusal(3, leader_id=1 << 40)])
+        with pytest.raises(OverflowError):
+            callout.answer([Refusal(3)], [LeaderEndpoint(1, "host", 1 << 40, None)])
+        callout.answer([Refusal(3)])
+        del callout
+        assert one.response().responses[0].partition_responses[0].error_code == 3
+
+
+def test_response_from_elsewhere_is_ignored_while_python_decides() -> None:
+    with asking() as one:
+        one.send(produce(("t", 0, RECORDS)))
+        event = one.event(CALLOUT)
+        one.reactor.respond(event.connection_id, [b"unasked"])
+        one.reactor.skip(event.connection_id)
+        assert event.callout is not None
+        event.callout.answer([Refusal(3)])
+        del event
+        assert one.response().responses[0].partition_responses[0].error_code == 3
+
+
+def test_memory_of_topics_is_counted_while_python_decides() -> None:
+    count = 100_000
+    with asking() as one:
+        topics = [TopicProduceData(name="", partition_data=[]) for _ in range(count)]
+        request = produce(("a-topic-that-is-not-there", 0, RECORDS))
+        request.topic_data += topics
+        one.send(request)
+        callout = one.callout()
+        assert one.reactor.stats().queued_bytes > count * 20
+        callout.answer([Refusal(3)])
+        del callout
+        assert len(one.response().responses) == count + 1
 
 
 @pytest.mark.parametrize("how", ["dropped", "given up"])
