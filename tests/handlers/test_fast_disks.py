@@ -202,7 +202,7 @@ def test_round_is_written_as_far_as_the_disk_is_fast(
             told += one.answers(1)
         handed_over = passed = two_disks.handed_over["unusual append"]
         # How much is read in one round is the moment's; more than one write of 128 KB is to be.
-        for attempt in range(1, 13):
+        for attempt in range(1, 31):
             if passed > handed_over:
                 break
             make_fast(two_disks, disk)
@@ -210,7 +210,12 @@ def test_round_is_written_as_far_as_the_disk_is_fast(
             with faults(
                 Fault("pwritev", delay_us=30_000, path_prefix=disk),
                 # While the reactor waits for this one, what is sent below comes in.
-                Fault("pwritev", delay_us=attempt * 250_000, path_prefix=str(quick_path), times=1),
+                Fault(
+                    "pwritev",
+                    delay_us=min(attempt, 8) * 250_000,
+                    path_prefix=str(quick_path),
+                    times=1,
+                ),
             ):
                 two_disks.send(produce_request([("t", quick, make_batch())], acks=1), 9)
                 for one in producers:
