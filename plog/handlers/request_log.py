@@ -2,7 +2,7 @@
 
 A line has the API and its version, the correlation id, the client's address and id, the time from
 the request's arrival to its response, and the errors in the response. Never has contents: these may
-be secrets. Requests that the network threads answer themselves, ordinary Produce and Fetch, have no
+be secrets. Requests that the network threads answer themselves, Produce and ordinary Fetch, have no
 line; the metrics page counts them.
 """
 
