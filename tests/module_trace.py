@@ -57,6 +57,7 @@ HELPERS = {
     "batch_fields": "bytes: the header of a batch",
     "connections": "lists: connections by id and by activity",
     "crc32c": "checksum",
+    "fetch_parts": "memory of a request's partitions",
     "fetch_request": "bytes: the fields of a request",
     "files": "system calls and clocks",
     "histogram": "counts times",
@@ -66,6 +67,7 @@ HELPERS = {
     "mailbox": "queue: knows nothing of its letters",
     "memory_waits": "limits a connection before it has read the request",
     "notes": "queue: events for Python",
+    "partition_names": "compares names",
     "plain_transport": "system calls of a socket",
     "produce_answer": "bytes: the fields of a response",
     "produce_request": "bytes: the fields of a request",
@@ -77,6 +79,7 @@ HELPERS = {
     "segment_files": "counts the references to a file",
     "segment_walk": "table: the position of an offset",
     "served": "table: partitions by name",
+    "session_parts": "table: the partitions of a session",
     "siphash": "hash",
     "work_queue": "notes how long a write took",
 }

@@ -1,41 +1,49 @@
-"""Fetch without Python: the ordinary request of a consumer, from its frame to what it came to.
+"""Fetch: which partitions are ordinary, their reads, and the budget of a response (KIP-74).
 
-Owns which partitions are ordinary, and the budget of an answer (KIP-74). Reading is
-the partition's, what a session remembers the sessions'. Whatever is not ordinary,
-and every error, is left to the Python handler: a reader that waits gives its frame
-back for that. A request that has been counted in its session before it turned out
-unusual is not counted again.
+Owns the rules for an ordinary partition; Python reads every other one, or refuses it. Bytes go to partitions in their
+order: Python gets the rest after those before its first, and those behind get the rest after Python. The log itself is
+read by `log_read`, and sessions belong to `fetch_sessions`.
 """
 
 from libc.errno cimport EAGAIN
-from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.stdint cimport int64_t, uint8_t
+from libc.stdlib cimport free
 
 from plog._native.aborted_list cimport AbortedList, AbortedWalk, aborted_count, aborted_next, aborted_release
+from plog._native.callout_reasons cimport REASON_NONE, REASON_PARTITION, REASON_READ, REASON_REQUEST, Reason
 from plog._native.fetch_call cimport (
-    FETCH_ANSWERED, FETCH_BESIDE, FETCH_IDS_SINCE, FETCH_UNUSUAL_FORM, FETCH_UNUSUAL_PARTITION,
-    FETCH_UNUSUAL_READ, FETCH_WAITS, FETCH_ZSTD_SINCE, FetchPart, fetch_part)
+    CONSUMER, FETCH_BESIDE, FETCH_IDS_SINCE, FETCH_MALFORMED, FETCH_NO_MEMORY, FETCH_READ, FETCH_ZSTD_SINCE, FetchPart,
+    fetch_part)
+from plog._native.fetch_parts cimport fetch_add_part, fetch_find, fetch_keep_names
 from plog._native.fetch_request cimport fetch_read_request
 from plog._native.fetch_sessions cimport (
-    FINAL_EPOCH, INITIAL_EPOCH, NO_SESSION_ID, SESSION_ENDED, SESSION_NEW, SESSION_NEXT, SESSION_NONE,
-    PartitionName, SessionOutcome, SessionPart, Wanted, session_hold, session_let_go, session_must_tell,
-    session_put_last, session_release, sessions_begin)
+    FINAL_EPOCH, NO_SESSION_ID, SESSION_MIXED_NAMES, SESSION_NEW, SESSION_NEXT, SESSION_NO_MEMORY, SESSION_NONE,
+    SESSION_UNKNOWN, SESSION_WRONG_EPOCH, SessionOutcome, sessions_begin)
 from plog._native.files cimport calls
 from plog._native.locks cimport load, load_ordered
 from plog._native.log_read cimport READ_FAILED, READ_FOUND, READ_NOTHING, ReadResult, partition_read, read_end_offset
-from plog._native.part_list cimport part_add, parts_release
+from plog._native.part_list cimport parts_release
 from plog._native.partition cimport Partition, partition_has_aborted, partition_pin_aborted
-from plog._native.request_stages cimport WAS_READ, part_advance, progress_add
+from plog._native.partition_names cimport PartitionName, Wanted, name_each_once
+from plog._native.request_stages cimport FOUND_UNUSUAL, WAS_READ, part_advance
+from plog._native.response_fields cimport NO_EPOCH, NO_NODE, NO_OFFSET
 from plog._native.segment_files cimport segment_read_through, segment_release
-from plog._native.served cimport Served, served_find, served_find_by_id, served_release, served_retain
+from plog._native.served cimport served_release, served_retain
+from plog._native.session_parts cimport (
+    SessionPart, session_hold, session_let_go, session_must_name, session_put_last, session_release)
 
 cdef enum:
-    NO_EPOCH = -1
     # An int32 states the size of an answer, with all that stands around its records.
     LARGEST_ANSWER_BYTES = 0x7FFFFFFF - 64 * 1024 * 1024
-    MOST_UNSORTED_PARTS = 1000
     PAGE_BYTES = 4096
     MOST_READS = 3  # of one partition, while its list of aborted transactions changes beneath them
-    MOST_ABORTED_TOLD = 16384  # in one answer: 270 KB of its memory
+    MOST_ABORTED_NAMED = 16384  # in one answer: 270 KB of its memory
+
+# Kafka's error codes of sessions.
+cdef enum:
+    ERROR_SESSION_UNKNOWN = 70
+    ERROR_SESSION_EPOCH = 71
+    ERROR_SESSION_NAMES = 106
 
 
 # --- memory ---------------------------------------------------------------------------------------
@@ -51,8 +59,20 @@ cdef void unpin(FetchPart* part) noexcept nogil:
 
 cdef void forget_aborted(FetchPart* part) noexcept nogil:
     aborted_release(<AbortedList*>part.aborted.among)
+    free(part.aborted_found)
     part.aborted.among = NULL
+    part.aborted_found = NULL
     part.aborted_count = 0
+
+
+cdef void fetch_forget_outcome(FetchPart* part) noexcept nogil:
+    """What an earlier look at it came to."""
+    unpin(part)
+    part.is_pythons = part.records_are_null = part.lists_aborted = False
+    part.error = 0
+    part.diverging_epoch = part.hint_epoch = NO_EPOCH
+    part.diverging_end = NO_OFFSET
+    part.leader_id = NO_NODE
 
 
 cdef void fetch_unpin(FetchCall* call) noexcept nogil:
@@ -68,8 +88,16 @@ cdef void fetch_clear(FetchCall* call) noexcept nogil:
         served_release(fetch_part(call, number).served)
     session_release(call.session)
     call.session = NULL
-    call.tells_changes_only = False
+    call.names_changes_only = False
     call.queue = NULL
+    call.error = 0
+    call.reason = REASON_NONE
+    free(call.names)
+    free(call.texts)
+    call.names = NULL
+    call.texts = NULL
+    call.names_bytes = call.texts_bytes = 0
+    call.endpoint_count = 0
     call.asked.count = call.forgotten.count = call.parts.count = 0
 
 
@@ -80,143 +108,81 @@ cdef void fetch_release(FetchCall* call) noexcept nogil:
     parts_release(&call.parts)
 
 
-# --- what is to be read ---------------------------------------------------------------------------
+# --- the partitions to read ------------------------------------------------------------------------
 
-cdef Served* find_served(ServedTable* table, const PartitionName* name) noexcept nogil:
-    if name.topic_size > 0:
-        return served_find(table, name.topic, name.topic_size, name.index)
-    return served_find_by_id(table, name.topic_id, name.index)
-
-
-cdef FetchOutcome take_part(FetchCall* call, Served* served, const Wanted* wanted) noexcept nogil:
-    """Read this too. The caller's pin goes along, whatever comes of it."""
-    cdef FetchPart* part
-    if served == NULL:
-        return FETCH_UNUSUAL_PARTITION
-    if served.produce_is_pythons and call.head.version < FETCH_ZSTD_SINCE:
-        served_release(served)  # its codec may be one that this version does not have
-        return FETCH_UNUSUAL_PARTITION
-    part = <FetchPart*>part_add(&call.parts, sizeof(FetchPart))
-    if part == NULL:
-        served_release(served)
-        return FETCH_UNUSUAL_FORM
-    progress_add(call.progress, &part.stage, call.parts.count == 1)
-    part.served = served
-    part.offset = wanted.offset
-    part.max_bytes = wanted.max_bytes
-    part.leader_epoch = wanted.leader_epoch
-    part.epoch_then = load(&served.partition.leader_epoch)
-    part.told = True
-    # A reader of the epoch that writes now cannot have parted from this log.
-    if wanted.last_epoch > NO_EPOCH and wanted.last_epoch != part.epoch_then:
-        return FETCH_UNUSUAL_PARTITION
-    return FETCH_ANSWERED
-
-
-cdef bint is_named_before(const FetchCall* call, int64_t until) noexcept nogil:
-    """To be asked where partitions do not ascend within one topic; of very many, nobody looks."""
-    cdef const Served* served = fetch_part(call, until).served
+cdef bint take_asked(ServedTable* table, SessionTable* sessions, FetchCall* call) noexcept nogil:
+    """Outside sessions: those in the request. If it names one twice, the last counts. False: no memory."""
+    cdef Wanted* asked = <Wanted*>call.asked.items
     cdef int64_t number
-    if until > MOST_UNSORTED_PARTS:
-        return True
-    for number in range(until):
-        if fetch_part(call, number).served == served:
-            return True
-    return False
-
-
-cdef FetchOutcome take_asked(ServedTable* table, FetchCall* call) noexcept nogil:
-    """Outside sessions: what is asked for, and nothing else."""
-    cdef const Wanted* asked = <const Wanted*>call.asked.items
-    cdef const Wanted* wanted
-    cdef const uint8_t* first_topic = NULL  # of the frame's, where a topic begins
-    cdef const uint8_t* topic
-    cdef bint is_later_topic = False
-    cdef int32_t before = -1
-    cdef int64_t number
-    cdef FetchOutcome outcome
-    if call.asked.count == 0 or call.forgotten.count > 0:
-        return FETCH_UNUSUAL_FORM
+    if not name_each_once(&sessions.name_key, asked, &call.asked.count):
+        return False
     for number in range(call.asked.count):
-        wanted = &asked[number]
-        outcome = take_part(call, find_served(table, &wanted.name), wanted)
-        if outcome != FETCH_ANSWERED:
-            return outcome
-        topic = wanted.name.topic if wanted.name.topic_size > 0 else wanted.name.topic_id
-        if topic != first_topic:
-            is_later_topic = first_topic != NULL  # perhaps of one that was named before
-            first_topic = topic
-            before = -1
-        # One that is named twice is answered once.
-        if (wanted.name.index <= before or is_later_topic) and is_named_before(call, number):
-            return FETCH_UNUSUAL_FORM
-        before = max(before, wanted.name.index)
-    return FETCH_ANSWERED
+        if fetch_add_part(call, fetch_find(table, call, &asked[number].name), &asked[number]) == NULL:
+            return False
+    return fetch_keep_names(call)
 
 
-cdef FetchOutcome take_session(
-        ServedTable* table, SessionTable* sessions, FetchCall* call) noexcept nogil:
-    """What the session remembers, once this request is counted in it."""
-    cdef const Wanted* asked = <const Wanted*>call.asked.items
-    cdef Served* served
-    cdef SessionOutcome outcome
-    cdef int64_t number
-    if call.session_epoch < INITIAL_EPOCH or call.session_epoch == INITIAL_EPOCH and (
-            call.session_id != NO_SESSION_ID or call.asked.count == 0):
-        return FETCH_UNUSUAL_FORM
-    # Nothing of a request that is Python's from the start gets into a session here.
-    for number in range(call.asked.count):
-        served = find_served(table, &asked[number].name)
-        if served == NULL:
-            return FETCH_UNUSUAL_PARTITION
-        served_release(served)
-    outcome = sessions_begin(
-        sessions, call.session_id, call.session_epoch, asked, call.asked.count,
-        <const PartitionName*>call.forgotten.items, call.forgotten.count, call.head.version >= FETCH_IDS_SINCE,
-        calls().monotonic_us() // 1000, &call.session, &call.session_until)
-    if outcome == SESSION_NONE:
-        return take_asked(table, call)
-    if outcome == SESSION_ENDED:
-        return FETCH_ANSWERED
-    if outcome != SESSION_NEW and outcome != SESSION_NEXT:
-        return FETCH_UNUSUAL_FORM
-    call.tells_changes_only = outcome == SESSION_NEXT
-    return take_remembered(table, call)
-
-
-cdef FetchOutcome take_remembered(ServedTable* table, FetchCall* call) noexcept nogil:
+cdef bint take_remembered(ServedTable* table, FetchCall* call) noexcept nogil:
+    """False: no memory."""
     cdef SessionPart* remembered
-    cdef FetchOutcome outcome = FETCH_ANSWERED
+    cdef FetchPart* part = NULL
+    cdef bint is_whole
     cdef int64_t version
     if not session_hold(call.session, call.session_until):
-        return FETCH_UNUSUAL_FORM
+        call.error = ERROR_SESSION_EPOCH  # its next request has come meanwhile
+        return True
     version = load(&table.version)
     remembered = call.session.line.next
-    while remembered != &call.session.line and outcome == FETCH_ANSWERED:
-        if remembered.served == NULL or remembered.served_at != version:
+    while remembered != &call.session.line:
+        if remembered.served_at != version:
             served_release(remembered.served)
-            remembered.served = find_served(table, &remembered.wanted.name)
+            remembered.served = fetch_find(table, call, &remembered.wanted.name)
             remembered.served_at = version
         if remembered.served != NULL:
             served_retain(remembered.served)
-        outcome = take_part(call, remembered.served, &remembered.wanted)
-        if outcome == FETCH_ANSWERED:
-            fetch_part(call, call.parts.count - 1).remembered = remembered
+        part = fetch_add_part(call, remembered.served, &remembered.wanted)
+        if part == NULL:
+            break
+        part.remembered = remembered
         remembered = remembered.next
+    is_whole = remembered == &call.session.line and fetch_keep_names(call)
     session_let_go(call.session)
-    return outcome
+    return is_whole
+
+
+cdef bint take_parts(ServedTable* table, SessionTable* sessions, FetchCall* call) noexcept nogil:
+    """Count the request in its session, and fill `parts`; or set the error of the session. False: no memory."""
+    cdef SessionOutcome outcome
+    if call.session_id == NO_SESSION_ID and call.session_epoch == FINAL_EPOCH:
+        return take_asked(table, sessions, call)
+    outcome = sessions_begin(
+        sessions, call.session_id, call.session_epoch, <const Wanted*>call.asked.items, call.asked.count,
+        <const PartitionName*>call.forgotten.items, call.forgotten.count, call.head.version >= FETCH_IDS_SINCE,
+        calls().monotonic_us() // 1000, &call.session, &call.session_until)
+    call.names_changes_only = outcome == SESSION_NEXT
+    if outcome == SESSION_NEW or outcome == SESSION_NEXT:
+        return take_remembered(table, call)
+    if outcome == SESSION_NONE:
+        return take_asked(table, sessions, call)
+    if outcome == SESSION_UNKNOWN:
+        call.error = ERROR_SESSION_UNKNOWN
+    elif outcome == SESSION_WRONG_EPOCH:
+        call.error = ERROR_SESSION_EPOCH
+    elif outcome == SESSION_MIXED_NAMES:
+        call.error = ERROR_SESSION_NAMES
+    return outcome != SESSION_NO_MEMORY
 
 
 # --- reading the log ------------------------------------------------------------------------------
 
-cdef FetchOutcome choose_aborted(FetchPart* part, int64_t upper) noexcept nogil:
-    """Which of the pinned list go with what was read below `upper`."""
+cdef bint choose_aborted(FetchPart* part, int64_t upper) noexcept nogil:
+    """Which of the pinned list go with what was read below `upper`. False: Python looks further back."""
     cdef AbortedWalk walk
     cdef int64_t end
     if part.aborted.among == NULL:
-        return FETCH_ANSWERED
+        return True
     if part.offset < part.aborted.among.known_from:
-        return FETCH_UNUSUAL_READ
+        return False
     part.aborted.fetch_offset = part.offset
     part.aborted.upper_offset = upper
     part.aborted.number = 0
@@ -224,17 +190,16 @@ cdef FetchOutcome choose_aborted(FetchPart* part, int64_t upper) noexcept nogil:
     # For most readers all that was aborted lies behind them: where their bytes end need not be looked up.
     if aborted_next(&walk) != NULL:
         if read_end_offset(&part.read, &end) < 0:
-            return FETCH_UNUSUAL_READ
+            return False
         part.aborted.upper_offset = min(end, upper)
         part.aborted_count = aborted_count(part.aborted)
     if part.aborted_count == 0:
         forget_aborted(part)
-    return FETCH_ANSWERED
+    return True
 
 
-cdef FetchOutcome read_committed(
-        FetchPart* part, int64_t max_bytes, bint whole_first_batch, bint may_wait) noexcept nogil:
-    """Read below the last stable offset, and find what was aborted there."""
+cdef bint read_committed(FetchPart* part, int64_t max_bytes, bint whole_first_batch, bint may_wait) noexcept nogil:
+    """Read below the last stable offset, and find what was aborted there. False: Python does."""
     cdef Partition* partition = part.served.partition
     cdef int64_t upper
     cdef int again
@@ -246,83 +211,173 @@ cdef FetchOutcome read_committed(
         partition_read(partition, part.offset, max_bytes, upper, whole_first_batch, may_wait, &part.read)
         if part.read.status != READ_FOUND:
             forget_aborted(part)
-            return FETCH_ANSWERED
+            return True
         # Or compaction has taken markers away meanwhile, without which what their producers committed later would be
         # taken for aborted.
         if partition_has_aborted(partition, part.aborted.among):
             return choose_aborted(part, upper)
         unpin(part)
-    return FETCH_UNUSUAL_READ
+    return False
 
 
-cdef FetchOutcome read_part(
+cdef bint read_part(
         const FetchCall* call, FetchPart* part, int64_t budget, bint whole_first_batch, bint may_wait) noexcept nogil:
+    """False: Python reads it."""
     cdef Partition* partition = part.served.partition
     cdef int64_t max_bytes = min(<int64_t>max(part.max_bytes, 0), budget)
+    part.lists_aborted = call.read_committed
     if call.read_committed:
         return read_committed(part, max_bytes, whole_first_batch, may_wait)
     partition_read(
         partition, part.offset, max_bytes, load(&partition.high_watermark), whole_first_batch, may_wait, &part.read)
-    return FETCH_ANSWERED
+    return True
+
+
+cdef Reason why_python(const FetchCall* call, const FetchPart* part) noexcept nogil:
+    """Before it is read."""
+    cdef Partition* partition
+    cdef int64_t epoch
+    if call.replica_id != CONSUMER:
+        return REASON_REQUEST
+    if part.served == NULL or part.served.produce_is_pythons and call.head.version < FETCH_ZSTD_SINCE:
+        return REASON_PARTITION  # its codec may be one that this version does not have
+    # A reader of the epoch that writes now cannot have parted from this log.
+    if part.last_epoch != NO_EPOCH and part.last_epoch != part.epoch_then:
+        return REASON_PARTITION
+    partition = part.served.partition
+    epoch = load(&partition.leader_epoch)
+    if part.leader_epoch != NO_EPOCH and part.leader_epoch != epoch:
+        return REASON_READ
+    # It has another role by now, or is about to.
+    if part.epoch_then != epoch or not load(&partition.writable):
+        return REASON_READ
+    return REASON_NONE
+
+
+cdef void leave_to_python(FetchCall* call, FetchPart* part, Reason why) noexcept nogil:
+    unpin(part)
+    part.is_pythons = True
+    part_advance(call.progress, &part.stage, FOUND_UNUSUAL)
+    if call.reason == REASON_NONE:
+        call.reason = why
 
 
 cdef FetchOutcome fetch_read(FetchCall* call, bint may_wait) noexcept nogil:
     cdef FetchPart* part
-    cdef Partition* partition
+    cdef Reason why
     cdef int64_t budget = max(call.max_bytes, <int64_t>0)
     cdef int64_t found_bytes = 0
     cdef int64_t aborted = 0
-    cdef int64_t epoch
-    cdef FetchOutcome outcome
     cdef int64_t number
-    fetch_unpin(call)
+    call.reason = REASON_NONE
+    call.endpoint_count = 0
+    for number in range(call.parts.count):
+        fetch_forget_outcome(fetch_part(call, number))
     for number in range(call.parts.count):
         part = fetch_part(call, number)
-        partition = part.served.partition
-        part.changes = load(&partition.changes)
-        epoch = load(&partition.leader_epoch)
-        if part.leader_epoch != NO_EPOCH and part.leader_epoch != epoch:
-            return FETCH_UNUSUAL_READ
-        # It has another role by now, or is about to.
-        if part.epoch_then != epoch or not load(&partition.writable):
-            return FETCH_UNUSUAL_READ
+        # Before anything is looked at: what changes later is seen to have changed.
+        if part.served != NULL:
+            part.changes = load(&part.served.partition.changes)
+        why = why_python(call, part)
         # The first bytes of an answer are never refused for their size, or one large batch would
         # stop its consumer for ever (KIP-74).
-        outcome = read_part(call, part, budget, found_bytes == 0, may_wait)
-        aborted += part.aborted_count
-        if outcome != FETCH_ANSWERED or aborted > MOST_ABORTED_TOLD:
-            return FETCH_UNUSUAL_READ
+        if why == REASON_NONE and not read_part(call, part, budget, found_bytes == 0, may_wait):
+            why = REASON_READ
+        if why == REASON_NONE and part.read.status == READ_FAILED and part.read.error == EAGAIN:
+            call.queue = part.served.disk
+            return FETCH_BESIDE
+        if why == REASON_NONE and (
+                part.read.status != READ_FOUND and part.read.status != READ_NOTHING
+                or aborted + part.aborted_count > MOST_ABORTED_NAMED):
+            why = REASON_READ
+        if why != REASON_NONE:
+            leave_to_python(call, part, why)
+            continue
         if part.read.status == READ_FOUND:
             found_bytes += part.read.size
             budget = max(budget - part.read.size, <int64_t>0)
-        elif part.read.status == READ_FAILED and part.read.error == EAGAIN:
-            call.queue = part.served.disk
-            return FETCH_BESIDE
-        elif part.read.status != READ_NOTHING:
-            return FETCH_UNUSUAL_READ
+            aborted += part.aborted_count
         part_advance(call.progress, &part.stage, WAS_READ)
-    return FETCH_ANSWERED if found_bytes >= call.min_bytes else FETCH_WAITS
+    return FETCH_READ
+
+
+cdef int64_t fetch_budget(const FetchCall* call, bint* is_first) noexcept nogil:
+    """What those before Python's first have left for it, and whether they have found nothing."""
+    cdef int64_t found_bytes = 0
+    cdef int64_t number = 0
+    while number < call.parts.count and not fetch_part(call, number).is_pythons:
+        found_bytes += fetch_part(call, number).read.size
+        number += 1
+    is_first[0] = found_bytes == 0
+    return max(max(call.max_bytes, <int64_t>0) - found_bytes, <int64_t>0)
+
+
+cdef void read_less(FetchCall* call, FetchPart* part, int64_t budget) noexcept nogil:
+    """What fits, or nothing: without a wait for the disk, and without Python."""
+    cdef ReadResult before = part.read
+    unpin(part)
+    if budget > 0 and read_part(call, part, budget, False, False) and part.read.status == READ_FOUND:
+        return
+    unpin(part)
+    part.read = before
+    part.read.status = READ_NOTHING
+    part.read.segment = NULL
+    part.read.size = 0
+
+
+cdef int64_t pythons_bytes(const FetchCall* call) noexcept nogil:
+    cdef int64_t found_bytes = 0
+    cdef int64_t number
+    for number in range(call.parts.count):
+        if fetch_part(call, number).is_pythons:
+            found_bytes += fetch_part(call, number).read.size
+    return found_bytes
+
+
+cdef void fetch_fit(FetchCall* call) noexcept nogil:
+    cdef FetchPart* part
+    cdef int64_t budget = max(call.max_bytes, <int64_t>0)
+    cdef int64_t found_bytes = pythons_bytes(call)
+    cdef bint is_behind = False
+    cdef int64_t number
+    for number in range(call.parts.count):
+        part = fetch_part(call, number)
+        if part.is_pythons:
+            is_behind = True
+            continue
+        if is_behind and found_bytes > 0 and part.read.size > budget - found_bytes:
+            read_less(call, part, budget - found_bytes)
+        found_bytes += part.read.size
+
+
+cdef bint fetch_is_enough(const FetchCall* call) noexcept nogil:
+    cdef const FetchPart* part
+    cdef int64_t found_bytes = 0
+    cdef int64_t number
+    for number in range(call.parts.count):
+        part = fetch_part(call, number)
+        # What the client must hear now; and nothing wakes a request for a partition that is not served.
+        if part.error != 0 or part.diverging_epoch != NO_EPOCH or not part.wakes:
+            return True
+        found_bytes += part.read.size
+    return call.parts.count == 0 or found_bytes >= call.min_bytes or call.max_wait_ms <= 0
 
 
 cdef FetchOutcome fetch_serve(
         ServedTable* table, SessionTable* sessions, FetchCall* call, const uint8_t* p,
         const uint8_t* end) noexcept nogil:
     cdef int64_t largest_bytes = min(load(&table.fetch_max_bytes), <int64_t>LARGEST_ANSWER_BYTES)
-    cdef FetchOutcome outcome
+    cdef FetchOutcome outcome = FETCH_READ
     if not fetch_read_request(call, largest_bytes, p, end):
-        return FETCH_UNUSUAL_FORM
-    if call.session_id == NO_SESSION_ID and call.session_epoch == FINAL_EPOCH:
-        outcome = take_asked(table, call)
-    else:
-        outcome = take_session(table, sessions, call)
-    if outcome == FETCH_ANSWERED and call.parts.count > 0:
+        return FETCH_MALFORMED
+    if not take_parts(table, sessions, call):
+        return FETCH_NO_MEMORY
+    # Their names lie where the request does, which is about to move.
+    call.asked.count = call.forgotten.count = 0
+    if call.error == 0:
         outcome = fetch_read(call, False)
         find_cold(call)
-        if call.queue != NULL:
-            return FETCH_BESIDE
-    if outcome == FETCH_WAITS and call.max_wait_ms <= 0:
-        return FETCH_ANSWERED
-    return outcome
+    return FETCH_BESIDE if call.queue != NULL else outcome
 
 
 cdef inline bint is_looked_at(const ReadResult* read) noexcept nogil:
@@ -343,44 +398,47 @@ cdef void find_cold(FetchCall* call) noexcept nogil:
             return
 
 
-cdef FetchOutcome fetch_read_slowly(FetchCall* call) noexcept nogil:
+cdef void fetch_read_slowly(FetchCall* call) noexcept nogil:
     cdef FetchPart* part
-    cdef FetchOutcome outcome = fetch_read(call, True)
     cdef int64_t number
+    fetch_read(call, True)
     for number in range(call.parts.count):
         part = fetch_part(call, number)
         if part.read.size > 0:
             segment_read_through(part.read.segment, part.read.position, part.read.size)
-    return outcome
 
 
 cdef bint fetch_is_stale(const FetchCall* call) noexcept nogil:
+    cdef const FetchPart* part
     cdef int64_t number
     for number in range(call.parts.count):
-        if load_ordered(&fetch_part(call, number).served.partition.changes) != fetch_part(call, number).changes:
+        part = fetch_part(call, number)
+        if load_ordered(&part.served.partition.changes) != part.changes:
             return True
     return False
 
 
-# --- what is told ---------------------------------------------------------------------------------
+# --- which partitions the response names ----------------------------------------------------------
 
-cdef bint fetch_settle(FetchCall* call) noexcept nogil:
+cdef void fetch_settle(FetchCall* call) noexcept nogil:
     cdef FetchPart* part
     cdef bint has_records
     cdef bint changed
     cdef int64_t number
-    if call.session != NULL:
-        if not session_hold(call.session, call.session_until):
-            return False
-        for number in range(call.parts.count):
-            part = fetch_part(call, number)
-            has_records = part.read.size > 0
-            changed = session_must_tell(
-                part.remembered, False, has_records, part.read.high_watermark, part.read.log_start_offset)
-            part.told = changed or not call.tells_changes_only
-            # Whoever got bytes goes to the end of the line, or the first partitions would take the whole
-            # budget every time.
-            if has_records:
-                session_put_last(call.session, part.remembered)
-        session_let_go(call.session)
-    return True
+    if call.session == NULL or call.error != 0:
+        return
+    if not session_hold(call.session, call.session_until):
+        call.error = ERROR_SESSION_EPOCH
+        return
+    for number in range(call.parts.count):
+        part = fetch_part(call, number)
+        has_records = part.read.size > 0
+        changed = session_must_name(
+            part.remembered, part.error != 0, has_records or part.diverging_epoch != NO_EPOCH,
+            part.read.high_watermark, part.read.log_start_offset)
+        part.is_named = changed or not call.names_changes_only
+        # Whoever got bytes goes to the end of the line, or the first partitions would take the whole
+        # budget every time.
+        if has_records:
+            session_put_last(call.session, part.remembered)
+    session_let_go(call.session)

@@ -24,6 +24,10 @@ MOST_BYTES: Final = 1 << 28
 as when there is no slot, and at once if what its request lists counts more than all the room; one
 whose request lists more new partitions than there is room for, once those that it forgets are gone,
 is over (UNKNOWN)."""
+LONGEST_TOPIC: Final = 249
+"""No topic has a longer name, so no session remembers one."""
+MOST_PARTS: Final = 250_000
+"""A session that grows above it is over."""
 
 Name = tuple[bytes, bytes, int]
 """(topic, topic id, partition): a partition as requests name it, by name (the id is zeros) or by id

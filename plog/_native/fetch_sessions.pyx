@@ -1,33 +1,35 @@
 """Fetch sessions (KIP-227): one table for the reactors and the handlers.
 
-Owns the rules of epochs, of eviction and of "has anything changed", and the order
-in which a session's partitions are read. Never looks at a log, nor at what a
-partition's name means. `_reference.fetch_sessions` is the readable twin.
+Owns the rules of epochs, of room and of eviction. Never looks at a log, nor at what a partition's name
+means. `_reference.fetch_sessions` is the readable twin, also of `session_parts`.
 """
 
 from libc.errno cimport ENOMEM
-from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t, uint64_t
-from libc.stdlib cimport calloc, free, malloc
-from libc.string cimport memcmp, memcpy, memset
+from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t
+from libc.stdlib cimport calloc, free
 
 import os
 import random
 
 from plog._native.locks cimport (
     add, pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock)
-from plog._native.served cimport TOPIC_ID_BYTES, served_release
-from plog._native.siphash cimport SipKey, sip_key, siphash_of
+from plog._native.part_list cimport MOST_PARTS as MOST_SESSION_PARTS
+from plog._native.partition_names cimport LONGEST_TOPIC as LONGEST_TOPIC_BYTES
+from plog._native.served cimport TOPIC_ID_BYTES
+from plog._native.session_parts cimport (
+    SESSION_PART_BYTES, SessionPart, session_forget, session_let_go, session_must_name, session_new,
+    session_place_of, session_put_last, session_release, session_take_in)
+from plog._native.siphash cimport sip_key, siphash_of
 
 cdef enum:
     FEWEST_BUCKETS = 8
-    NOTHING_TOLD = -1
     # A full table gives up a session unused for longer; else one that is older than this and smaller than the
     # session that wants its place, so that large fetches gain the most by the table.
     EVICT_AFTER_MS_ = 120000
-    # What a partition counts besides its topic's name, and what all sessions may come to: names are as long as
-    # clients like, and so are lists of them.
-    PART_BYTES_ = 256
+    # What all sessions may come to: clients list as many partitions as they like.
     MOST_BYTES_ = 256 * 1024 * 1024
+
+cdef int64_t TOO_MANY = 1 << 60  # bytes: more than any room
 
 NONE = SESSION_NONE
 NEW = SESSION_NEW
@@ -37,179 +39,10 @@ UNKNOWN = SESSION_UNKNOWN
 WRONG_EPOCH = SESSION_WRONG_EPOCH
 MIXED_NAMES = SESSION_MIXED_NAMES
 EVICT_AFTER_MS = EVICT_AFTER_MS_
-PART_BYTES = PART_BYTES_
+PART_BYTES = SESSION_PART_BYTES
 MOST_BYTES = MOST_BYTES_
-
-
-# --- the partitions of a session ------------------------------------------------------------------
-
-cdef struct HashedName:
-    uint64_t topic               # its hash, so that all names are of one size
-    uint8_t topic_id[TOPIC_ID_BYTES]
-    int64_t index
-
-
-cdef inline uint64_t hash_of(const SipKey* key, const PartitionName* name) noexcept nogil:
-    # Under a secret key: who could choose names that share a bucket would keep the lock for as long as their
-    # chain is.
-    cdef HashedName hashed
-    hashed.topic = siphash_of(key, name.topic, name.topic_size)
-    memcpy(hashed.topic_id, name.topic_id, TOPIC_ID_BYTES)
-    hashed.index = name.index
-    return siphash_of(key, <const uint8_t*>&hashed, sizeof(hashed))
-
-
-cdef inline bint is_same(const PartitionName* one, const PartitionName* other) noexcept nogil:
-    return (one.index == other.index and one.topic_size == other.topic_size
-            and memcmp(one.topic, other.topic, one.topic_size) == 0
-            and memcmp(one.topic_id, other.topic_id, TOPIC_ID_BYTES) == 0)
-
-
-cdef SessionPart** place_of(Session* session, const PartitionName* name) noexcept nogil:
-    """Where the partition is linked, or where it would be."""
-    cdef SessionPart** at = &session.buckets[
-        hash_of(&session.table.name_key, name) & (session.bucket_count - 1)]
-    while at[0] != NULL and not is_same(&at[0].wanted.name, name):
-        at = &at[0].next_in_bucket
-    return at
-
-
-cdef SessionPart* part_new(const Wanted* wanted) noexcept nogil:
-    cdef SessionPart* made = <SessionPart*>malloc(
-        sizeof(SessionPart) + TOPIC_ID_BYTES + wanted.name.topic_size)
-    cdef uint8_t* names
-    if made == NULL:
-        return NULL
-    memset(made, 0, sizeof(SessionPart))
-    names = <uint8_t*>(made + 1)
-    memcpy(names, wanted.name.topic_id, TOPIC_ID_BYTES)
-    memcpy(names + TOPIC_ID_BYTES, wanted.name.topic, wanted.name.topic_size)
-    made.wanted = wanted[0]
-    made.wanted.name.topic_id = names
-    made.wanted.name.topic = names + TOPIC_ID_BYTES
-    made.told_high_watermark = made.told_log_start_offset = NOTHING_TOLD
-    return made
-
-
-cdef void part_free(SessionPart* part) noexcept nogil:
-    served_release(part.served)
-    free(part)
-
-
-cdef void leave_line(SessionPart* part) noexcept nogil:
-    part.previous.next = part.next
-    part.next.previous = part.previous
-
-
-cdef void join_line(Session* session, SessionPart* part) noexcept nogil:
-    part.previous = session.line.previous
-    part.next = &session.line
-    part.previous.next = part
-    session.line.previous = part
-
-
-cdef void session_put_last(Session* session, SessionPart* part) noexcept nogil:
-    leave_line(part)
-    join_line(session, part)
-
-
-cdef void grow_session(Session* session) noexcept nogil:
-    """More buckets, if there is memory; else the chains grow longer."""
-    cdef int64_t count = 2 * session.bucket_count
-    cdef SessionPart** fresh = <SessionPart**>calloc(count, sizeof(SessionPart*))
-    cdef SessionPart** at
-    cdef SessionPart* part
-    if fresh == NULL:
-        return
-    free(session.buckets)
-    session.buckets = fresh
-    session.bucket_count = count
-    part = session.line.next
-    while part != &session.line:
-        at = &fresh[hash_of(&session.table.name_key, &part.wanted.name) & (count - 1)]
-        part.next_in_bucket = at[0]
-        at[0] = part
-        part = part.next
-
-
-cdef bint take_in(Session* session, const Wanted* wanted) noexcept nogil:
-    """Remember what is asked of a partition; what its client was told stays. False: no memory."""
-    cdef SessionPart** at = place_of(session, &wanted.name)
-    cdef SessionPart* part = at[0]
-    if part != NULL:
-        part.wanted.offset = wanted.offset
-        part.wanted.max_bytes = wanted.max_bytes
-        part.wanted.leader_epoch = wanted.leader_epoch
-        part.wanted.last_epoch = wanted.last_epoch
-        return True
-    part = part_new(wanted)
-    if part == NULL:
-        return False
-    at[0] = part
-    join_line(session, part)
-    session.count += 1
-    session.bytes += PART_BYTES_ + wanted.name.topic_size
-    if session.count > session.bucket_count:
-        grow_session(session)
-    return True
-
-
-cdef void forget(Session* session, const PartitionName* name) noexcept nogil:
-    cdef SessionPart** at = place_of(session, name)
-    cdef SessionPart* part = at[0]
-    if part == NULL:
-        return
-    at[0] = part.next_in_bucket
-    leave_line(part)
-    session.count -= 1
-    session.bytes -= PART_BYTES_ + part.wanted.name.topic_size
-    part_free(part)
-
-
-# --- a session's life -----------------------------------------------------------------------------
-
-cdef Session* session_new(SessionTable* table, bint by_id, int64_t now_ms) noexcept nogil:
-    cdef Session* made = <Session*>calloc(1, sizeof(Session))
-    if made == NULL:
-        return NULL
-    made.bucket_count = FEWEST_BUCKETS
-    made.buckets = <SessionPart**>calloc(made.bucket_count, sizeof(SessionPart*))
-    if made.buckets == NULL:
-        free(made)
-        return NULL
-    made.references = 1
-    made.table = table
-    made.epoch = 1
-    made.by_id = by_id
-    made.created_ms = made.used_ms = now_ms
-    made.line.previous = made.line.next = &made.line
-    return made
-
-
-cdef void session_release(Session* session) noexcept nogil:
-    cdef SessionPart* part
-    cdef SessionPart* after
-    if session == NULL or add(&session.references, -1) > 0:
-        return
-    part = session.line.next
-    while part != &session.line:
-        after = part.next
-        part_free(part)
-        part = after
-    free(session.buckets)
-    free(session)
-
-
-cdef bint session_hold(Session* session, int32_t epoch) noexcept nogil:
-    pthread_mutex_lock(&session.table.lock)
-    if session.epoch == epoch:
-        return True
-    pthread_mutex_unlock(&session.table.lock)
-    return False
-
-
-cdef void session_let_go(Session* session) noexcept nogil:
-    pthread_mutex_unlock(&session.table.lock)
+LONGEST_TOPIC = LONGEST_TOPIC_BYTES
+MOST_PARTS = MOST_SESSION_PARTS
 
 
 # --- the table; all under `lock` ------------------------------------------------------------------
@@ -320,10 +153,13 @@ cdef int32_t draw_id(SessionTable* table) noexcept nogil:
 # --- a request ------------------------------------------------------------------------------------
 
 cdef int64_t bytes_of(const Wanted* asked, int64_t asked_count) noexcept nogil:
+    """Too many, if one has a name that no topic has: nothing would come of remembering it."""
     cdef int64_t bytes = 0
     cdef int64_t number
     for number in range(asked_count):
-        bytes += PART_BYTES_ + asked[number].name.topic_size
+        if asked[number].name.topic_size > LONGEST_TOPIC_BYTES:
+            return TOO_MANY
+        bytes += SESSION_PART_BYTES + asked[number].name.topic_size
     return bytes
 
 
@@ -332,8 +168,8 @@ cdef int64_t bytes_unknown(Session* session, const Wanted* asked, int64_t asked_
     cdef int64_t bytes = 0
     cdef int64_t number
     for number in range(asked_count):
-        if place_of(session, &asked[number].name)[0] == NULL:
-            bytes += PART_BYTES_ + asked[number].name.topic_size
+        if session_place_of(session, &asked[number].name)[0] == NULL:
+            bytes += SESSION_PART_BYTES + asked[number].name.topic_size
     return bytes
 
 
@@ -345,11 +181,11 @@ cdef SessionOutcome make_session(
     cdef int64_t number
     if bytes_of(asked, asked_count) > table.most_bytes:
         return SESSION_NONE
-    made = session_new(table, by_id, now_ms)
+    made = session_new(&table.lock, &table.name_key, by_id, now_ms)
     if made == NULL:
         return SESSION_NO_MEMORY
     for number in range(asked_count):
-        if not take_in(made, &asked[number]):
+        if not session_take_in(made, &asked[number]):
             session_release(made)
             return SESSION_NO_MEMORY
     out[0] = made
@@ -385,26 +221,29 @@ cdef SessionOutcome next_of_session(
         return SESSION_MIXED_NAMES
     before = session.bytes
     for number in range(forgotten_count):
-        forget(session, &forgotten[number])
+        session_forget(session, &forgotten[number])
     table.bytes += session.bytes - before
     # Before anything is copied; which partitions are new is asked only if not all of them have room.
     if table.bytes + asked_bytes > table.most_bytes:
-        unknown_bytes = bytes_unknown(session, asked, asked_count)
+        unknown_bytes = TOO_MANY if asked_bytes == TOO_MANY else bytes_unknown(session, asked, asked_count)
         if unknown_bytes > 0 and table.bytes + unknown_bytes > table.most_bytes:
             give_up(table, session)  # its client begins anew, with a session if there is room for one
             return SESSION_UNKNOWN
     before = session.bytes
     for number in range(asked_count):
-        if not take_in(session, &asked[number]):
+        if not session_take_in(session, &asked[number]):
             table.bytes += session.bytes - before
             give_up(table, session)  # it may have forgotten what others of its epoch still read
             return SESSION_NO_MEMORY
     for number in range(forgotten_count if asked_count > 0 else 0):
-        forget(session, &forgotten[number])  # of those that are asked for as well
+        session_forget(session, &forgotten[number])  # of those that are asked for as well
     table.bytes += session.bytes - before
     if session.count == 0:
         give_up(table, session)
         return SESSION_ENDED
+    if session.count > MOST_SESSION_PARTS:
+        give_up(table, session)
+        return SESSION_UNKNOWN
     session.epoch = 1 if session.epoch == INT32_MAX else session.epoch + 1
     note_use(table, session, now_ms)
     return SESSION_NEXT
@@ -559,12 +398,12 @@ cdef class SessionCache:
 cdef bint tell_one(Session* session, tuple fact) except -1:
     cdef PartitionName name
     cdef SessionPart* part
-    cdef bint told
+    cdef bint is_named
     name_of(fact, &name)
-    part = place_of(session, &name)[0]
+    part = session_place_of(session, &name)[0]
     if part == NULL:
         return False
-    told = session_must_tell(part, fact[3], fact[4] or fact[5], fact[6], fact[7])
+    is_named = session_must_name(part, fact[3], fact[4] or fact[5], fact[6], fact[7])
     if fact[4]:
         session_put_last(session, part)
-    return told
+    return is_named

@@ -7,5 +7,7 @@ cdef Done fetch_look_at(Loop* loop, Request* request) noexcept nogil
 cdef Done fetch_came_back(Request* request) noexcept nogil
 # A partition has changed, or (`expired`) its time is over.
 cdef void fetch_look_again(Request* request, bint expired) noexcept nogil
-# Queue its response. It becomes Python's if its session has moved on.
+# Queue its response.
 cdef Done fetch_respond(Loop* loop, Request* request) noexcept nogil
+# Each partition is read, refused, or Python's: whether that is enough. By any thread, whose the request is.
+cdef void fetch_conclude(Request* request) noexcept nogil

@@ -6,121 +6,118 @@ has come.
 
 from libc.stdint cimport int64_t, uint8_t
 
-from plog._native.callout_reasons cimport REASON_PARTITION, REASON_READ, REASON_REQUEST, Reason
+from plog._native.connections cimport count_up
+from plog._native.error_counts cimport SeenErrors, errors_begin, errors_end, errors_note
 from plog._native.fetch_answer cimport fetch_answer
 from plog._native.fetch_call cimport (
-    FETCH_ANSWERED, FETCH_BESIDE, FETCH_UNUSUAL_FORM, FETCH_UNUSUAL_PARTITION, FETCH_WAITS, FetchOutcome)
-from plog._native.fetch_path cimport fetch_read, fetch_read_slowly, fetch_serve, fetch_settle, fetch_unpin
+    FETCH_BESIDE, FETCH_MALFORMED, FETCH_NO_MEMORY, FETCH_READ, FetchCall, FetchOutcome, fetch_part)
+from plog._native.fetch_path cimport (
+    fetch_is_enough, fetch_read, fetch_read_slowly, fetch_release, fetch_serve, fetch_settle, fetch_unpin)
 from plog._native.files cimport calls
 from plog._native.histogram cimport times_note
 from plog._native.lanes cimport lane_ask, lane_post
-from plog._native.locks cimport store
-from plog._native.reactor_types cimport (
-    DONE, NO_MEMORY, PREFIX_BYTES, Connection)
-from plog._native.request cimport RequestHead, read_head
+from plog._native.reactor_types cimport DONE, NO_MEMORY, PREFIX_BYTES, Connection
+from plog._native.request cimport read_head
 from plog._native.request_line cimport line_follow, parts_advance, request_advance
-from plog._native.request_stages cimport CHANGED, EXPIRED, FOUND_COLD, FOUND_UNUSUAL, SHORT, TOO_LITTLE, WAS_READ
-from plog._native.requests cimport request_count_memory, request_cut, request_leave_buffer
+from plog._native.request_stages cimport (
+    CHANGED, EXPIRED, FOUND_COLD, FOUND_MALFORMED, SHORT, TOO_LITTLE, UNUSUAL, WAS_READ, parts_in)
+from plog._native.requests cimport request_count_memory, request_cut, request_forget_parts, request_leave_buffer
 from plog._native.work_queue cimport Task
 
-cdef enum:
-    # A Fetch that waits keeps its bytes.
-    LARGEST_WAITING_BYTES = 64 * 1024
+
+cdef bint cut(Request* request) noexcept nogil:
+    """Keep its bytes: a callout has the client id. False: no memory."""
+    cdef const uint8_t* before = request.bytes
+    if not request_cut(request):
+        return False
+    request.fetch.client_id += request.bytes - before
+    return True
 
 
-cdef Reason reason_of(FetchOutcome outcome) noexcept nogil:
-    if outcome == FETCH_UNUSUAL_FORM:
-        return REASON_REQUEST
-    if outcome == FETCH_UNUSUAL_PARTITION:
-        return REASON_PARTITION
-    return REASON_READ
-
-
-cdef void note_outcome(Request* request, FetchOutcome outcome, bint may_wait) noexcept nogil:
-    """Of a read: what happens to its partitions. May be called by another thread, whose the request is."""
-    if outcome != FETCH_ANSWERED and outcome != FETCH_WAITS:
-        request.reason = reason_of(outcome)
-        parts_advance(request, FOUND_UNUSUAL)
-        return
+cdef void fetch_conclude(Request* request) noexcept nogil:
     if request.fetch.parts.count == 0:
         parts_advance(request, WAS_READ)
-    if outcome == FETCH_WAITS and may_wait and request.fetch.max_wait_ms > 0:
+    elif (parts_in(&request.progress, UNUSUAL) == 0 and not fetch_is_enough(&request.fetch)
+            and calls().monotonic_us() < request.deadline_us):
         parts_advance(request, TOO_LITTLE)
 
 
 cdef Done fetch_look_at(Loop* loop, Request* request) noexcept nogil:
     cdef Connection* c = request.connection
-    cdef RequestHead* head = &request.fetch.head
+    cdef FetchCall* call = &request.fetch
     cdef const uint8_t* p
     cdef FetchOutcome outcome
     request.bytes = c.buffer + c.start + PREFIX_BYTES
-    p = read_head(request.bytes, request.bytes + request.size, head)
-    outcome = fetch_serve(
-        request.loop.shared.served, loop.shared.sessions, &request.fetch, p, request.bytes + request.size)
-    if outcome == FETCH_WAITS and request.size > LARGEST_WAITING_BYTES:
-        outcome = FETCH_UNUSUAL_FORM
-    if outcome == FETCH_ANSWERED:
-        note_outcome(request, outcome, False)
+    p = read_head(request.bytes, request.bytes + request.size, &call.head)
+    outcome = fetch_serve(loop.shared.served, loop.shared.sessions, call, p, request.bytes + request.size)
+    if outcome == FETCH_NO_MEMORY:
+        return NO_MEMORY
+    if outcome == FETCH_MALFORMED:
+        request_leave_buffer(request)
+        request_forget_parts(request)
+        fetch_release(call)
+        request_advance(&c.line, request, FOUND_MALFORMED)
+        return DONE
+    if outcome == FETCH_READ and parts_in(&request.progress, UNUSUAL) == 0 and fetch_is_enough(call):
+        fetch_conclude(request)
         line_follow(&c.line, request)
         return DONE
-    if not request_cut(request):
+    if not cut(request):
         return NO_MEMORY
+    request.deadline_us = calls().monotonic_us() + 1000 * <int64_t>max(call.max_wait_ms, 0)
     if outcome == FETCH_BESIDE:
         request_advance(&c.line, request, FOUND_COLD)
-        lane_ask(request, request.fetch.queue, work_on)
+        lane_ask(request, call.queue, work_on)
         return DONE
-    note_outcome(request, outcome, True)
-    line_follow(&c.line, request)
-    prepare_wait(request)
-    return DONE
+    fetch_conclude(request)
+    request_count_memory(request)
+    return fetch_came_back(request)
 
 
 cdef void work_on(Task* task) noexcept nogil:
     """In another thread, whose the request is."""
     cdef Request* request = <Request*>task
-    note_outcome(request, fetch_read_slowly(&request.fetch), True)
+    fetch_read_slowly(&request.fetch)
+    fetch_conclude(request)
     lane_post(request)
 
 
 cdef Done fetch_came_back(Request* request) noexcept nogil:
     line_follow(&request.connection.line, request)
-    prepare_wait(request)
+    if request.stage == SHORT:
+        fetch_unpin(&request.fetch)  # segments may be deleted while it waits
+        request_count_memory(request)
     return DONE
-
-
-cdef void prepare_wait(Request* request) noexcept nogil:
-    if request.stage != SHORT:
-        return
-    fetch_unpin(&request.fetch)  # segments may be deleted while it waits
-    request.deadline_us = calls().monotonic_us() + 1000 * <int64_t>request.fetch.max_wait_ms
-    request_count_memory(request)
 
 
 cdef void fetch_look_again(Request* request, bint expired) noexcept nogil:
     parts_advance(request, EXPIRED if expired else CHANGED)
     # What wakes it has just been written.
-    note_outcome(request, fetch_read(&request.fetch, True), not expired)
-    line_follow(&request.connection.line, request)
-    if request.stage == SHORT:
-        fetch_unpin(&request.fetch)
+    fetch_read(&request.fetch, True)
+    fetch_conclude(request)
+    fetch_came_back(request)
 
 
-cdef inline void count(int64_t* number) noexcept nogil:
-    store(number, number[0] + 1)
+cdef void count_errors(Loop* loop, const FetchCall* call) noexcept nogil:
+    cdef SeenErrors seen
+    cdef int64_t number
+    errors_begin(&seen)
+    errors_note(&loop.fetch_errors, &seen, call.error)
+    if call.error == 0:
+        for number in range(call.parts.count):
+            if fetch_part(call, number).is_named:
+                errors_note(&loop.fetch_errors, &seen, fetch_part(call, number).error)
+    errors_end(&loop.fetch_errors, &seen)
 
 
 cdef Done fetch_respond(Loop* loop, Request* request) noexcept nogil:
-    cdef Connection* c = request.connection
-    if not fetch_settle(&request.fetch):
-        request.reason = REASON_READ
-        if request.in_buffer and not request_cut(request):
-            return NO_MEMORY
-        request_advance(&c.line, request, FOUND_UNUSUAL)
-        return DONE
+    cdef FetchCall* call = &request.fetch
+    fetch_settle(call)
     request_leave_buffer(request)
-    if not fetch_answer(&request.fetch, c):
+    if not fetch_answer(call, request.connection):
         return NO_MEMORY
-    times_note(&loop.fetch_times, calls().monotonic_us() - request.fetch.head.received_us)
-    count(&loop.responses)
-    count(&loop.fetch_responses)
+    times_note(&loop.fetch_asked_times if request.was_asked else &loop.fetch_times,
+               calls().monotonic_us() - call.head.received_us)
+    count_up(&loop.responses, 1)
+    count_errors(loop, call)
     return DONE

@@ -8,16 +8,16 @@ from libc.stdlib cimport free, malloc
 
 from plog._native.connection cimport answer_room
 from plog._native.produce_call cimport (
-    NO_EPOCH, NO_NODE, PRODUCE_FLEXIBLE_SINCE, Endpoint, ProducePart, ProduceTopic, RecordError, produce_part,
-    produce_topic)
-from plog._native.request cimport length_size, put_length, put_string, string_size, varint_size
-from plog._native.wire cimport put_int8, put_int16, put_int32, put_int64, put_unsigned_varint
+    PRODUCE_FLEXIBLE_SINCE, ProducePart, ProduceTopic, RecordError, produce_part, produce_topic)
+from plog._native.request cimport length_size, put_length, put_string, string_size
+from plog._native.response_fields cimport LEADER_BYTES, NO_EPOCH, NO_NODE, endpoints_size, put_endpoints, put_leader
+from plog._native.wire cimport put_int8, put_int16, put_int32, put_int64
 
 cdef enum:
     LOG_START_SINCE = 5
     RECORD_ERRORS_SINCE = 8
     LEADERS_SINCE = 10
-    LEADER_BYTES = 4 + 4 + 1     # id, epoch, tagged fields
+    LEADER_TAG = 0
 
 
 # --- sizes ----------------------------------------------------------------------------------------
@@ -47,17 +47,6 @@ cdef int64_t part_size(const ProduceCall* call, const ProducePart* part) noexcep
     return size
 
 
-cdef int64_t endpoints_size(const ProduceCall* call) noexcept nogil:
-    """Of the field's contents."""
-    cdef const Endpoint* endpoint
-    cdef int64_t size = length_size(call.endpoint_count, True)
-    cdef int32_t number
-    for number in range(call.endpoint_count):
-        endpoint = &call.endpoints[number]
-        size += 4 + string_size(endpoint.host_size, True) + 4 + string_size(endpoint.rack_size, True) + 1
-    return size
-
-
 cdef inline bint has_endpoints(const ProduceCall* call) noexcept nogil:
     return call.head.version >= LEADERS_SINCE and call.endpoint_count > 0
 
@@ -67,7 +56,6 @@ cdef int64_t answer_size(const ProduceCall* call) noexcept nogil:
     # Length, correlation id, tagged fields of the header, throttle time, tagged fields.
     cdef int64_t size = 4 + 4 + flexible + 4 + flexible
     cdef const ProduceTopic* topic
-    cdef int64_t contents
     cdef int64_t number
     size += length_size(<int32_t>call.topics.count, flexible)
     for number in range(call.topics.count):
@@ -76,8 +64,7 @@ cdef int64_t answer_size(const ProduceCall* call) noexcept nogil:
     for number in range(call.parts.count):
         size += part_size(call, produce_part(call, number))
     if has_endpoints(call):
-        contents = endpoints_size(call)
-        size += 1 + varint_size(<unsigned int>contents) + contents
+        size += endpoints_size(call.endpoints, call.endpoint_count)
     return size
 
 
@@ -111,29 +98,7 @@ cdef uint8_t* encode_part(const ProduceCall* call, const ProducePart* part, uint
     if not flexible:
         return p
     p = put_int8(p, names_leader(call, part))
-    if names_leader(call, part):
-        p = put_int8(p, 0)
-        p = put_int8(p, LEADER_BYTES)
-        p = put_int32(p, part.leader_id)
-        p = put_int32(p, part.leader_epoch)
-        p = put_int8(p, 0)
-    return p
-
-
-cdef uint8_t* encode_endpoints(const ProduceCall* call, uint8_t* p) noexcept nogil:
-    cdef const Endpoint* endpoint
-    cdef int32_t number
-    p = put_int8(p, 0)
-    p = put_unsigned_varint(p, <unsigned int>endpoints_size(call))
-    p = put_length(p, call.endpoint_count, True)
-    for number in range(call.endpoint_count):
-        endpoint = &call.endpoints[number]
-        p = put_int32(p, endpoint.node_id)
-        p = put_string(p, endpoint.host, endpoint.host_size, True)
-        p = put_int32(p, endpoint.port)
-        p = put_string(p, endpoint.rack, endpoint.rack_size, True)
-        p = put_int8(p, 0)
-    return p
+    return put_leader(p, LEADER_TAG, part.leader_id, part.leader_epoch) if names_leader(call, part) else p
 
 
 cdef void encode(const ProduceCall* call, int64_t size, uint8_t* p) noexcept nogil:
@@ -161,7 +126,7 @@ cdef void encode(const ProduceCall* call, int64_t size, uint8_t* p) noexcept nog
         return
     p = put_int8(p, has_endpoints(call))
     if has_endpoints(call):
-        encode_endpoints(call, p)
+        put_endpoints(p, call.endpoints, call.endpoint_count)
 
 
 cdef bint produce_answer(const ProduceCall* call, Connection* c) noexcept nogil:

@@ -8,6 +8,7 @@ from plog._native.part_list cimport PartList
 from plog._native.partition cimport Partition, Waiter
 from plog._native.request cimport RequestHead
 from plog._native.request_stages cimport Progress
+from plog._native.response_fields cimport Endpoint
 from plog._native.served cimport Served
 from plog._native.work_queue cimport WorkQueue
 
@@ -26,27 +27,11 @@ cdef enum:
 cdef enum:
     MOST_PYTHONS = 8
 
-cdef enum:
-    NO_OFFSET = -1
-    NO_TIMESTAMP = -1
-    NO_NODE = -1
-    NO_EPOCH = -1
-    NO_TEXT = -1                 # the size of one that is null
-
 # A record that a batch is refused for.
 ctypedef struct RecordError:
     int32_t index
     int32_t message_size
     const uint8_t* message
-
-# Where a leader that a partition names is to be reached.
-ctypedef struct Endpoint:
-    int32_t node_id
-    int32_t port
-    const uint8_t* host
-    int32_t host_size
-    const uint8_t* rack
-    int32_t rack_size
 
 ctypedef struct ProduceTopic:
     const uint8_t* name          # in the frame; once its partitions are looked up, of `named_by` or in `names`
@@ -78,6 +63,8 @@ ctypedef struct ProducePart:
 ctypedef struct ProduceCall:
     Progress* progress           # the request's
     RequestHead head
+    const uint8_t* client_id     # in the frame
+    int32_t client_id_size       # NO_TEXT: null
     const char* fault            # why the request is malformed; constant
     bint has_head                # the fault is behind the header
     int64_t size                 # in bytes, without its head

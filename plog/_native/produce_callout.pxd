@@ -7,6 +7,9 @@ from plog._native.reactor_types cimport Request
 cdef class ProduceCallout:
     cdef object owner                       # of the reactor's memory
     cdef Request* request                   # NULL: it is answered
+    cdef readonly int correlation_id
+    cdef readonly object client_id
+    cdef readonly int64_t size
     cdef readonly int acks
     cdef readonly int version
     cdef readonly object transactional_id

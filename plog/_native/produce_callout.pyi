@@ -18,6 +18,9 @@ class Written(NamedTuple):
 
     appended: Appended
     append_time_ms: int
+    @property
+    def error(self) -> int:
+        """NONE, always."""
 
 class Refusal(NamedTuple):
     """Its batch is refused, for the records in `record_errors` if any: index in the batch, text."""
@@ -40,15 +43,16 @@ class LeaderEndpoint(NamedTuple):
 class ProduceCallout:
     """Asks Python about the unusual partitions of a Produce, once.
 
-    One that goes without an answer is answered with UNKNOWN_SERVER_ERROR. `frame` is a view of the
-    whole request, from its header on.
+    One that goes without an answer is answered with UNKNOWN_SERVER_ERROR. `size` is that of the
+    request, in bytes.
     """
 
+    size: int
+    correlation_id: int
+    client_id: str | None
     acks: int
     version: int
     transactional_id: str | None
-    @property
-    def frame(self) -> memoryview: ...
     @property
     def asked(self) -> list[AskedPartition]:
         """The partitions in the order of the request; to be looked at before the answer."""

@@ -8,23 +8,21 @@ from typing import NamedTuple
 
 cimport cython
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
-from libc.stdlib cimport free, malloc
-from libc.string cimport memcpy, memset
+from libc.stdlib cimport free
+from libc.string cimport memset
 
+from plog._native.callout_texts cimport Room, nodes_of, nodes_room, put_text, room_of, text_bytes, text_of
+from plog._native.error_counts cimport ERROR_CODES, FIRST_ERROR
 from plog._native.lanes cimport lane_post
 from plog._native.log_append cimport AppendResult, AppendStatus
 from plog._native.partition cimport AppendPlace
-from plog._native.produce_call cimport (
-    NO_EPOCH, NO_NODE, NO_OFFSET, NO_TEXT, Endpoint, ProduceCall, ProducePart, ProduceTopic, RecordError,
-    produce_part, produce_topic)
+from plog._native.produce_call cimport ProduceCall, ProducePart, ProduceTopic, RecordError, produce_part, produce_topic
 from plog._native.produce_path cimport produce_begin_wait, produce_was_written
-from plog._native.reactor_types cimport FIRST_ERROR, RESPONSE_ERRORS
-from plog._native.request cimport LONGEST_STRING
 from plog._native.request_stages cimport ASKED, WAS_REFUSED, part_advance, parts_in
+from plog._native.response_fields cimport NO_EPOCH, NO_NODE, NO_OFFSET, NO_TEXT, Endpoint
 
 cdef enum:
     UNKNOWN_SERVER_ERROR = -1
-    SURELY_SHORT = LONGEST_STRING // 4  # in characters
 
 
 class AskedPartition(NamedTuple):
@@ -36,6 +34,10 @@ class AskedPartition(NamedTuple):
 class Written(NamedTuple):
     appended: object
     append_time_ms: int
+
+    @property
+    def error(self):
+        return 0
 
 
 class Refusal(NamedTuple):
@@ -55,10 +57,6 @@ class LeaderEndpoint(NamedTuple):
 
 
 # --- the question ---------------------------------------------------------------------------------
-
-cdef object text_of(const uint8_t* text, int32_t size):
-    return None if size == NO_TEXT else text[:size].decode()
-
 
 cdef list asked_of(const ProduceCall* call, object frame, const uint8_t* base):
     cdef const ProduceTopic* topic
@@ -85,6 +83,9 @@ cdef ProduceCallout callout_about(object owner, Request* request, object frame):
     cdef ProduceCall* call = &request.produce
     callout.owner = owner
     callout.request = request
+    callout.correlation_id = call.head.correlation_id
+    callout.client_id = text_of(call.client_id, call.client_id_size)
+    callout.size = request.size
     callout._frame = frame
     callout.acks = call.acks
     callout.version = call.head.version
@@ -94,34 +95,6 @@ cdef ProduceCallout callout_about(object owner, Request* request, object frame):
 
 
 # --- the answer -----------------------------------------------------------------------------------
-
-cdef bytes text_bytes(object text):
-    """Of a text for the response; a very long one is cut."""
-    cdef bytes found
-    if text is None:
-        return None
-    found = text.encode()
-    return found if len(found) <= LONGEST_STRING else text[:SURELY_SHORT].encode()
-
-
-cdef struct Room:
-    Endpoint* endpoints
-    RecordError* errors
-    uint8_t* texts
-
-
-cdef const uint8_t* put_text(Room* room, bytes text, int32_t* size) noexcept:
-    cdef const uint8_t* source
-    cdef uint8_t* at = room.texts
-    if text is None:
-        size[0] = NO_TEXT
-        return NULL
-    source = text
-    size[0] = <int32_t>len(text)
-    memcpy(at, source, size[0])
-    room.texts += size[0]
-    return at
-
 
 cdef int refuse(ProduceCall* call, ProducePart* part, Room* room, tuple refusal) except -1:
     """Say it of one partition; `refusal` has its texts as bytes."""
@@ -165,7 +138,7 @@ cdef object with_bytes(object outcome):
         return outcome
     error, log_start_offset = outcome.error, outcome.log_start_offset
     leader_id, leader_epoch = outcome.leader_id, outcome.leader_epoch
-    if error == 0 or not FIRST_ERROR <= error < FIRST_ERROR + RESPONSE_ERRORS:
+    if error == 0 or not FIRST_ERROR <= error < FIRST_ERROR + ERROR_CODES:
         raise ValueError(f"error {error} refuses nothing")
     errors = []
     for number, message in outcome.record_errors:
@@ -174,14 +147,12 @@ cdef object with_bytes(object outcome):
     return error, text_bytes(outcome.message), errors, log_start_offset, leader_id, leader_epoch
 
 
-cdef int64_t room_needed(list outcomes, list endpoints):
-    cdef int64_t size = len(endpoints) * sizeof(Endpoint)
-    for _, host, _, rack in endpoints:
-        size += len(host) + len(rack or b"")
+cdef int64_t texts_room(list outcomes):
+    cdef int64_t size = 0
     for outcome in outcomes:
         if isinstance(outcome, Written):
             continue
-        size += len(outcome[1] or b"") + len(outcome[2]) * sizeof(RecordError)
+        size += len(outcome[1] or b"")
         for _, message in outcome[2]:
             size += len(message or b"")
     return size
@@ -198,10 +169,6 @@ cdef int64_t errors_in(list outcomes):
 @cython.no_gc_clear  # the answer at its end needs `owner`
 cdef class ProduceCallout:
     @property
-    def frame(self):
-        return self._frame
-
-    @property
     def asked(self):
         # Only now: of many partitions that takes much memory.
         if self._asked is None and self.request != NULL:
@@ -215,28 +182,18 @@ cdef class ProduceCallout:
         cdef Room room
         cdef int64_t number
         cdef list decided = [with_bytes(outcome) for outcome in outcomes]
-        cdef list nodes = [(node, text_bytes(host), port, text_bytes(rack)) for node, host, port, rack in endpoints]
+        cdef list nodes = nodes_of(endpoints)
         if request == NULL:
             raise RuntimeError("a callout is answered once")
         if len(decided) != self.count:
             raise ValueError(f"{len(decided)} outcomes of {self.count} partitions")
         call = &request.produce
         free(call.texts)
-        call.texts_bytes = room_needed(decided, nodes) + 1
-        call.texts = malloc(call.texts_bytes)
-        if call.texts == NULL:
-            call.texts_bytes = 0
-            raise MemoryError
-        room.endpoints = <Endpoint*>call.texts
-        room.errors = <RecordError*>(room.endpoints + len(nodes))
-        room.texts = <uint8_t*>(room.errors + errors_in(decided))
-        call.endpoints = room.endpoints
-        for node, host, port, rack in nodes:
-            room.endpoints.node_id = node
-            room.endpoints.port = port
-            room.endpoints.host = put_text(&room, host, &room.endpoints.host_size)
-            room.endpoints.rack = put_text(&room, rack, &room.endpoints.rack_size)
-            room.endpoints += 1
+        call.texts = NULL
+        call.texts_bytes = 0
+        call.texts = room_of(nodes, errors_in(decided), texts_room(decided), &room)
+        call.texts_bytes = nodes_room(nodes) + errors_in(decided) * sizeof(RecordError) + texts_room(decided)
+        call.endpoints = <const Endpoint*>call.texts
         call.endpoint_count = <int32_t>len(nodes)
         rest = iter(decided)
         for number in range(call.parts.count):

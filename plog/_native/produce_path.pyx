@@ -23,13 +23,13 @@ from plog._native.log_flush cimport commit_ask
 from plog._native.part_list cimport parts_release
 from plog._native.partition cimport (
     ACK_NOT_LEADER, ACK_OFFLINE, ACK_SAFE, ACK_WAITS, AckStatus, Partition, partition_ack_status)
-from plog._native.produce_call cimport (
-    ACKS_ALL, ACKS_LEADER, MOST_PYTHONS, NO_OFFSET, NO_TEXT, NO_TIMESTAMP, ProduceTopic, produce_part, produce_topic)
+from plog._native.produce_call cimport ACKS_ALL, ACKS_LEADER, MOST_PYTHONS, ProduceTopic, produce_part, produce_topic
 from plog._native.produce_request cimport produce_read_request
 from plog._native.produce_rules cimport Accepted, Rules, is_acceptable, rules_at
 from plog._native.request_stages cimport (
     APPENDED, CHECKED, EXPIRED, FOUND_GOOD, FOUND_UNUSUAL, GATHERED, IS_LOST, IS_SAFE, NOT_WRITTEN,
     ON_DISK, WROTE, Event, part_advance)
+from plog._native.response_fields cimport NO_OFFSET, NO_TEXT, NO_TIMESTAMP
 from plog._native.served cimport Served, served_find, served_name, served_release, served_retain
 from plog._native.topic_traffic cimport traffic_received
 from plog._native.wire cimport be16, put_int64
@@ -114,6 +114,7 @@ cdef void produce_move(ProduceCall* call, int64_t by) noexcept nogil:
     for number in range(call.parts.count):
         produce_part(call, number).records += by
     call.writer.transactional_id += by
+    call.client_id += by
 
 
 # --- checking -------------------------------------------------------------------------------------

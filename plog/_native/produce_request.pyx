@@ -7,11 +7,11 @@ says of them.
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
 from plog._native.part_list cimport part_add
-from plog._native.produce_call cimport (
-    NO_EPOCH, NO_NODE, NO_TEXT, NO_TIMESTAMP, PRODUCE_FLEXIBLE_SINCE, ProducePart, ProduceTopic)
+from plog._native.produce_call cimport PRODUCE_FLEXIBLE_SINCE, ProducePart, ProduceTopic
 from plog._native.request cimport (
-    MOST_ELEMENTS, is_utf8, read_bytes, read_length, read_string, skip_client_id_and_tags, skip_tags)
+    MOST_ELEMENTS, is_utf8, read_bytes, read_client_id, read_length, read_string, skip_tags)
 from plog._native.request_stages cimport progress_add
+from plog._native.response_fields cimport NO_EPOCH, NO_NODE, NO_TEXT, NO_TIMESTAMP
 from plog._native.wire cimport read_int16, read_int32
 
 cdef const char* TOO_MANY = "it has too many partitions, or there is no memory for them"
@@ -88,7 +88,7 @@ cdef const uint8_t* read_head_of_body(ProduceCall* call, const uint8_t* p, const
     cdef bint flexible = call.head.version >= PRODUCE_FLEXIBLE_SINCE
     cdef const uint8_t* text = NULL
     cdef int32_t size = 0
-    p = skip_client_id_and_tags(p, end, flexible)
+    p = read_client_id(p, end, flexible, &call.client_id, &call.client_id_size)
     if p == NULL:
         return fault(call, b"it is cut short, its client id is no text, or its tagged fields are malformed")
     call.has_head = True

@@ -5,24 +5,22 @@ its turn has come.
 """
 
 from libc.stdint cimport int64_t, uint8_t
-from libc.string cimport memset
 
-from plog._native.callout_reasons cimport REASON_NONE
 from plog._native.connection cimport let_go_of_buffers
-from plog._native.connections cimport give_up
+from plog._native.connections cimport count_up, give_up
+from plog._native.error_counts cimport SeenErrors, errors_begin, errors_end, errors_note
 from plog._native.files cimport calls
 from plog._native.gather cimport gather_add, gather_clear, gather_write
 from plog._native.histogram cimport times_note
 from plog._native.lanes cimport lane_ask, lane_post
 from plog._native.links cimport link_append
-from plog._native.locks cimport store
 from plog._native.produce_answer cimport produce_answer
 from plog._native.produce_call cimport ACKS_NONE, ProduceCall, produce_part
 from plog._native.produce_path cimport (
     PRODUCE_BESIDE, PRODUCE_CHECKED, PRODUCE_MALFORMED, ProduceOutcome, produce_check, produce_conclude,
     produce_expire, produce_move, produce_release, produce_settle, produce_slow_disk)
 from plog._native.reactor_types cimport (
-    DONE, FIRST_ERROR, NO_MEMORY, PREFIX_BYTES, RESPONSE_ERRORS, WRITE_FIRST, Connection, Gather, Line)
+    DONE, NO_MEMORY, PREFIX_BYTES, WRITE_FIRST, Connection, Gather, Line)
 from plog._native.request cimport RequestHead, read_head
 from plog._native.request_line cimport (
     line_count, line_follow, line_is_passed, parts_advance, parts_advance_from, request_advance)
@@ -183,34 +181,23 @@ cdef void produce_look_again(Request* request, bint expired) noexcept nogil:
 
 # --- the response ---------------------------------------------------------------------------------
 
-cdef inline void count(int64_t* number) noexcept nogil:
-    store(number, number[0] + 1)
-
-
 cdef void count_errors(Loop* loop, const ProduceCall* call) noexcept nogil:
-    """Count the response once for each error in it."""
-    cdef uint8_t seen[RESPONSE_ERRORS]
+    cdef SeenErrors seen
     cdef int64_t number
-    cdef int code
-    if call.parts.count == 0:
-        count(&loop.produce_responses[-FIRST_ERROR])
-        return
-    memset(seen, 0, sizeof(seen))
+    errors_begin(&seen)
     for number in range(call.parts.count):
-        code = produce_part(call, number).error - FIRST_ERROR
-        if not seen[code]:
-            seen[code] = True
-            count(&loop.produce_responses[code])
+        errors_note(&loop.produce_errors, &seen, produce_part(call, number).error)
+    errors_end(&loop.produce_errors, &seen)
 
 
 cdef Done produce_respond(Loop* loop, Request* request) noexcept nogil:
     cdef ProduceCall* call = &request.produce
-    times_note(&loop.produce_times if call.reason == REASON_NONE else &loop.produce_asked_times,
+    times_note(&loop.produce_asked_times if request.was_asked else &loop.produce_times,
                calls().monotonic_us() - call.head.received_us)
     if call.acks == ACKS_NONE:
         return DONE
     if not produce_answer(call, request.connection):
         return NO_MEMORY
-    count(&loop.responses)
+    count_up(&loop.responses, 1)
     count_errors(loop, call)
     return DONE

@@ -1,6 +1,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from plog._native.fetch_callout import FetchCallout
 from plog._native.fetch_sessions import SessionCache
 from plog._native.histogram import Histogram
 from plog._native.partition_log import FileRange
@@ -26,7 +27,7 @@ class Event(NamedTuple):
     connection id 0: `ReactorStats.refused` counts them all. CHANGED: a partition that was watched
     (`PartitionLog.watch`) has changed since. LEFT: no answer reaches the client any more, but
     requests that came before may still follow. CALLOUT: Python decides about some partitions of a
-    Produce.
+    Produce or a Fetch.
     """
 
     kind: int
@@ -38,8 +39,7 @@ class Event(NamedTuple):
     received_us: int  # REQUEST: when its last byte was read, monotonic
     abnormal: bool  # CLOSED: for a broken rule or a failure, not because one side wished to
     number: int  # CHANGED: under which the partition was published
-    session: tuple[int, int] | None  # REQUEST: of a Fetch that is counted in its session already
-    callout: ProduceCallout | None  # CALLOUT
+    callout: ProduceCallout | FetchCallout | None  # CALLOUT
 
 class ReactorStats(NamedTuple):
     connections: int
@@ -58,8 +58,9 @@ class ReactorStats(NamedTuple):
     produce_times: Histogram  # from when a request was read to its answer, of those without Python
     produce_asked_times: Histogram  # the same, of those that Python was asked about
     fetch_times: Histogram
-    produce_responses: dict[int, int]  # by error code, of those answered without Python
-    fetch_responses: int
+    fetch_asked_times: Histogram
+    produce_responses: dict[int, int]  # by error code
+    fetch_responses: dict[int, int]  # the same
     broken: int  # connections closed because a request's table of stages lacks what happened
 
 class Reactor:

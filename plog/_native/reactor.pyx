@@ -27,7 +27,9 @@ from plog._native.acceptor cimport (
 from plog._native.callout_reasons cimport (
     REASON_APPEND, REASON_BATCH, REASON_NONE, REASON_OTHER_API, REASON_PARTITION, REASON_READ, REASON_REQUEST,
     REASON_SWITCHED_OFF, REASONS)
-from plog._native.fetch_sessions cimport NO_SESSION_ID, SessionCache
+from plog._native.error_counts cimport ERROR_CODES, FIRST_ERROR, ErrorCounts
+from plog._native.fetch_callout cimport fetch_callout_about
+from plog._native.fetch_sessions cimport SessionCache
 from plog._native.files cimport calls
 from plog._native.frames cimport frame_view
 from plog._native.histogram cimport Histogram
@@ -41,8 +43,8 @@ from plog._native.python_responses cimport fill_answer
 from plog._native.reactor_loop cimport free_command, loop_discard_letters, loop_open, loop_release, loop_run
 from plog._native.reactor_types cimport (
     ASK_CLOSE, ASK_LISTEN, ASK_MUTE, ASK_RESPOND, EVENT_CALLOUT, EVENT_CHANGED, EVENT_CLOSED, EVENT_LEFT,
-    EVENT_OPENED, EVENT_REFUSED, EVENT_REQUEST, FIRST_ERROR, REASON_BYTES, RESPONSE_ERRORS, SOURCE_LISTENER, Command,
-    Listener, Loop, Note, Shared)
+    EVENT_OPENED, EVENT_REFUSED, EVENT_REQUEST, KIND_PRODUCE, REASON_BYTES, SOURCE_LISTENER, Command, Listener,
+    Loop, Note, Shared)
 from plog._native.requests cimport request_free
 from plog._native.served cimport ServedPartitions, table_set_listener
 
@@ -82,7 +84,6 @@ class Event(NamedTuple):
     received_us: int
     abnormal: bool
     number: int
-    session: tuple | None
     callout: object
 
 
@@ -106,7 +107,8 @@ class ReactorStats(NamedTuple):
     produce_asked_times: object
     fetch_times: object
     produce_responses: dict
-    fetch_responses: int
+    fetch_asked_times: object
+    fetch_responses: dict
     broken: int
 
 
@@ -119,6 +121,15 @@ cdef void post_change(void* argument, int64_t number) noexcept nogil:
     note.size = number
     if not mailbox_put(&shared.events, &note.letter, &note.letter, 1):
         note_free(note)
+
+
+cdef int add_errors(dict found, const ErrorCounts* errors) except -1:
+    """By error code, those that there were."""
+    cdef int at
+    for at in range(ERROR_CODES):
+        if atomic_load(&errors.counts[at]):
+            found[FIRST_ERROR + at] = found.get(FIRST_ERROR + at, 0) + atomic_load(&errors.counts[at])
+    return 0
 
 
 cdef class Reactor:
@@ -341,13 +352,14 @@ cdef class Reactor:
         peer = ""
         reason = ""
         number = -1
-        session = (note.session_id, note.session_epoch) if note.session_id != NO_SESSION_ID else None
         if note.kind == EVENT_CHANGED:
             number = note.size
         elif note.kind == EVENT_REQUEST:
             view = frame_view(self, &self.shared, note)
         elif note.kind == EVENT_CALLOUT:
-            callout = callout_about(self, note.request, frame_view(self, &self.shared, note))
+            callout = (
+                callout_about(self, note.request, frame_view(self, &self.shared, note))
+                if note.request.kind == KIND_PRODUCE else fetch_callout_about(self, note.request))
         elif note.kind == EVENT_OPENED:
             peer = note_text(note).decode("ascii")
         elif note.kind == EVENT_CLOSED:
@@ -357,7 +369,7 @@ cdef class Reactor:
             reason = (note_text(note) + note.size).decode("utf-8", "replace")
         event = tuple.__new__(Event, (
             note.kind, note.connection_id, note.listener_id, view, peer, reason, note.received_us,
-            note.abnormal != 0, number, session, callout))
+            note.abnormal != 0, number, callout))
         note_free(note)
         return event
 
@@ -401,12 +413,12 @@ cdef class Reactor:
     def stats(self):
         cdef Shared* shared = &self.shared
         cdef int64_t closed = 0, requests = 0, responses = 0, bytes_in = 0, bytes_out = 0
-        cdef int64_t waiting = 0, fetch_responses = 0, broken = 0
-        cdef int64_t[RESPONSE_ERRORS] produce_responses
-        cdef Histogram produce_times = Histogram(), produce_asked_times = Histogram(), fetch_times = Histogram()
+        cdef int64_t waiting = 0, broken = 0, asked = 0
+        cdef Histogram produce_times = Histogram(), produce_asked_times = Histogram()
+        cdef Histogram fetch_times = Histogram(), fetch_asked_times = Histogram()
         cdef int i
-        cdef int reason, code
-        memset(produce_responses, 0, sizeof(produce_responses))
+        cdef int reason
+        produce_responses, fetch_responses = {}, {}
         handed_over = dict.fromkeys(REASON_TEXTS.values(), 0)
         for i in range(shared.threads):
             closed += atomic_load(&shared.loops[i].closed)
@@ -415,13 +427,14 @@ cdef class Reactor:
             bytes_in += atomic_load(&shared.loops[i].bytes_in)
             bytes_out += atomic_load(&shared.loops[i].bytes_out)
             waiting += atomic_load(&shared.loops[i].waiting)
-            fetch_responses += atomic_load(&shared.loops[i].fetch_responses)
             broken += atomic_load(&shared.loops[i].broken)
-            for code in range(RESPONSE_ERRORS):
-                produce_responses[code] += atomic_load(&shared.loops[i].produce_responses[code])
+            asked += atomic_load(&shared.loops[i].asked)
+            add_errors(produce_responses, &shared.loops[i].produce_errors)
+            add_errors(fetch_responses, &shared.loops[i].fetch_errors)
             produce_times.add(&shared.loops[i].produce_times)
             produce_asked_times.add(&shared.loops[i].produce_asked_times)
             fetch_times.add(&shared.loops[i].fetch_times)
+            fetch_asked_times.add(&shared.loops[i].fetch_asked_times)
             for reason in range(<int>REASON_NONE + 1, REASONS):
                 handed_over[REASON_TEXTS[reason]] += atomic_load(&shared.loops[i].callouts[reason])
         return ReactorStats(
@@ -436,13 +449,14 @@ cdef class Reactor:
             bytes_in=bytes_in,
             bytes_out=bytes_out,
             queued_bytes=atomic_load(&shared.budget.frame_bytes) + atomic_load(&shared.budget.buffer_bytes),
-            fast_requests=requests - sum(handed_over.values()),
+            fast_requests=requests - asked,
             handed_over=handed_over,
             waiting=waiting,
             produce_times=produce_times,
             produce_asked_times=produce_asked_times,
             fetch_times=fetch_times,
-            produce_responses={FIRST_ERROR + at: n for at, n in enumerate(produce_responses) if n},
+            fetch_asked_times=fetch_asked_times,
+            produce_responses=produce_responses,
             fetch_responses=fetch_responses,
             broken=broken,
         )

@@ -3,6 +3,7 @@ from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 
 from plog._native.acceptor cimport ADDRESS_BYTES, Door
 from plog._native.callout_reasons cimport REASONS, Reason
+from plog._native.error_counts cimport ErrorCounts
 from plog._native.fetch_call cimport FetchCall
 from plog._native.fetch_sessions cimport SessionTable
 from plog._native.histogram cimport Times
@@ -50,6 +51,7 @@ ctypedef struct Request:
     bint listens                 # it stands in the lists of its partitions
     int64_t deadline_us
     Reason reason                # why it is for Python, if that gets it whole
+    bint was_asked               # Python was asked about it, or has it
     uint8_t* bytes               # in the connection's buffer, in one that the scratch holds, or in `frame`
     int64_t size
     bint in_buffer               # the connection's buffer begins with it
@@ -64,6 +66,7 @@ cdef enum Done:
     DONE = 0
     WRITE_FIRST = 1              # nothing: what the round has gathered is to be written first
     NO_MEMORY = 2
+    LATER = 3                    # nothing: its letter comes first
 
 # The requests of a connection, in the order in which they came.
 ctypedef struct Line:
@@ -217,15 +220,11 @@ ctypedef struct Note:
     int64_t size             # EVENT_CHANGED: the partition's number
     int64_t capacity
     Request* request         # EVENT_CALLOUT
-    int32_t session_id       # of a Fetch that the fast path has counted in its session; 0: it has not
-    int32_t session_epoch    # what the session says since
 
 # --- a thread ---------------------------------------------------------------------------------------
 
 cdef enum:
     TICK_US = 1000000            # between two looks for overdue connections
-    FIRST_ERROR = -1             # Kafka's error codes begin with it,
-    RESPONSE_ERRORS = 192        # and there are fewer
 
 # What an epoll event points to begins with one of these.
 cdef enum:
@@ -323,9 +322,11 @@ ctypedef struct Loop:
     int64_t bytes_out
     int64_t waiting          # requests that wait
     int64_t broken           # connections closed for a transition that the table does not have
-    int64_t callouts[REASONS]   # requests that Python decided about, or got whole
-    int64_t produce_responses[RESPONSE_ERRORS]  # from FIRST_ERROR on; once for each that a response has
-    int64_t fetch_responses                     # answered here, none with an error
+    int64_t callouts[REASONS]   # questions to Python, and requests that it got whole
+    int64_t asked            # requests with questions, and those
+    ErrorCounts produce_errors
+    ErrorCounts fetch_errors
     Times produce_times      # of those answered here, without Python
     Times produce_asked_times  # and of those that it was asked about
     Times fetch_times
+    Times fetch_asked_times

@@ -1,6 +1,5 @@
 # How the fast path reads requests and writes answers: Kafka's strings, arrays and headers, in their old and their flexible form (KIP-482).
-# As in wire.pxd, a reader returns the cursor behind what it read, or NULL. NULL means that a Produce is malformed; of a Fetch
-# it means no more than that Python looks at it.
+# As in wire.pxd, a reader returns the cursor behind what it read, or NULL: the request is malformed.
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t
 
 from libc.string cimport memcpy
@@ -43,11 +42,6 @@ cdef inline const uint8_t* skip_tags(const uint8_t* p, const uint8_t* end, int64
     return p
 
 
-# Tagged fields that are there mean something unusual.
-cdef inline const uint8_t* read_no_tags(const uint8_t* p, const uint8_t* end) noexcept nogil:
-    return p + 1 if p < end and p[0] == 0 else NULL
-
-
 # The length before a string, bytes or array; NULL_LENGTH for null, which the old form states by any negative number.
 cdef inline const uint8_t* read_length(
         const uint8_t* p, const uint8_t* end, bint flexible, bint short_form, int32_t* out) noexcept nogil:
@@ -85,15 +79,6 @@ cdef inline const uint8_t* read_bytes(
         return NULL
     data[0] = p
     return p if size[0] < 0 else p + size[0]
-
-
-# Else it may not be UTF-8, which Python refuses.
-cdef inline bint is_ascii(const uint8_t* text, int32_t size) noexcept nogil:
-    cdef int32_t at
-    for at in range(size):
-        if text[at] >= 0x80:
-            return False
-    return True
 
 
 # As the standard has it (RFC 3629): the shortest form, no surrogates, nothing above U+10FFFF. Also of null.
@@ -135,24 +120,17 @@ cdef inline const uint8_t* read_head(const uint8_t* p, const uint8_t* end, Reque
     return p
 
 
-# The rest of the header: a client id (never in the flexible form), and tagged fields.
-cdef inline const uint8_t* skip_client_id(const uint8_t* p, const uint8_t* end, bint flexible) noexcept nogil:
-    cdef const uint8_t* text = NULL
-    cdef int32_t size = 0
-    p = read_string(p, end, False, &text, &size)
-    if p == NULL or not is_ascii(text, size):
-        return NULL
-    return read_no_tags(p, end) if flexible else p
-
-
-# The same, of any form: UTF-8, null at any negative length, tagged fields.
-cdef inline const uint8_t* skip_client_id_and_tags(const uint8_t* p, const uint8_t* end, bint flexible) noexcept nogil:
+# The rest of the header: a client id (never in the flexible form; null at any negative length), and tagged fields.
+cdef inline const uint8_t* read_client_id(
+        const uint8_t* p, const uint8_t* end, bint flexible, const uint8_t** text, int32_t* size) noexcept nogil:
     cdef int64_t left = MOST_ELEMENTS
-    cdef int16_t size = 0
-    p = read_int16(p, end, &size)
-    if p == NULL or size > end - p or not is_utf8(p, size):
+    cdef int16_t stored = 0
+    p = read_int16(p, end, &stored)
+    if p == NULL or stored > end - p or not is_utf8(p, stored):
         return NULL
-    p += max(size, <int16_t>0)
+    text[0] = p
+    size[0] = max(stored, <int16_t>NULL_LENGTH)
+    p += max(stored, <int16_t>0)
     return skip_tags(p, end, &left) if flexible else p
 
 

@@ -6,8 +6,9 @@ from plog.types import Buffer
 # For tests only: nothing in plog imports it.
 
 class FetchForm(NamedTuple):
-    """What an ordinary Fetch says; bytes are as they stand in the frame."""
+    """What a Fetch says; bytes are as they stand in the frame."""
 
+    replica_id: int
     max_wait_ms: int
     min_bytes: int
     max_bytes: int
@@ -27,8 +28,11 @@ class ProduceForm(NamedTuple):
     parts: list[tuple[int, int, int | None, int, bool]]
     answer: bytes  # with its length prefix
 
-def read_fetch(frame: Buffer, largest_bytes: int) -> FetchForm | None:
-    """Read a frame (from the API key on); None: the fast path leaves it to Python."""
+def read_fetch(frame: Buffer, largest_bytes: int) -> FetchForm | str | None:
+    """Read a frame, from the API key on.
+
+    Returns the fault of a malformed one; None: it is no Fetch.
+    """
 
 def check_produce(
     served: ServedPartitions, frame: Buffer, now_ms: int, in_reactor: bool

@@ -12,18 +12,19 @@ from libc.string cimport memset
 from plog._native.fetch_call cimport FETCH_KEY, FETCH_SINCE, FETCH_UNTIL, FetchCall
 from plog._native.fetch_path cimport fetch_release
 from plog._native.fetch_request cimport fetch_read_request
-from plog._native.fetch_sessions cimport PartitionName, Wanted
+from plog._native.partition_names cimport PartitionName, Wanted
 from plog._native.produce_answer cimport produce_answer_bytes
-from plog._native.produce_call cimport (
-    NO_TEXT, PRODUCE_KEY, PRODUCE_SINCE, PRODUCE_UNTIL, ProduceCall, ProducePart, produce_part)
+from plog._native.produce_call cimport PRODUCE_KEY, PRODUCE_SINCE, PRODUCE_UNTIL, ProduceCall, ProducePart, produce_part
 from plog._native.produce_path cimport (
     PRODUCE_BESIDE, PRODUCE_MALFORMED, ProduceOutcome, produce_check, produce_release)
 from plog._native.request cimport read_head
 from plog._native.request_stages cimport CHECKED, Progress, progress_begin
+from plog._native.response_fields cimport NO_TEXT
 from plog._native.served cimport TOPIC_ID_BYTES, ServedPartitions
 
 
 class FetchForm(NamedTuple):
+    replica_id: int
     max_wait_ms: int
     min_bytes: int
     max_bytes: int
@@ -57,14 +58,14 @@ def read_fetch(const uint8_t[::1] frame not None, int64_t largest_bytes):
         if p == NULL or call.head.api_key != FETCH_KEY or not FETCH_SINCE <= call.head.version <= FETCH_UNTIL:
             return None
         if not fetch_read_request(&call, largest_bytes, p, end):
-            return None
+            return call.fault.decode()
         asked = []
         for number in range(call.asked.count):
             wanted = &(<const Wanted*>call.asked.items)[number]
             asked.append((
                 *name_of(&wanted.name), wanted.leader_epoch, wanted.offset, wanted.last_epoch, wanted.max_bytes))
         return FetchForm(
-            call.max_wait_ms, call.min_bytes, call.max_bytes, bool(call.read_committed), call.session_id,
+            call.replica_id, call.max_wait_ms, call.min_bytes, call.max_bytes, bool(call.read_committed), call.session_id,
             call.session_epoch, asked,
             [name_of(&(<const PartitionName*>call.forgotten.items)[number]) for number in range(call.forgotten.count)])
     finally:

@@ -11,7 +11,7 @@ from libc.stdlib cimport calloc, free
 
 from plog._native.part_list cimport part_add, parts_release
 from plog._native.produce_call cimport ACKS_NONE, ProducePart
-from plog._native.reactor_types cimport KIND_PRODUCE, RequestKind
+from plog._native.reactor_types cimport KIND_OTHER, KIND_PRODUCE, RequestKind
 from plog._native.request_stages cimport (
     APPENDED, ASKED, CAME, CHECKED, CHECKING, GATHERED, MALFORMED, ON_DISK, REFUSED, SAFE, SHORT, UNUSUAL, Event,
     Stage, part_advance, parts_in, progress_add, progress_begin, stage_of)
@@ -85,9 +85,9 @@ cdef void request_advance(Line* line, Request* request, Event event) noexcept no
 
 
 cdef bint request_is_aside(const Request* request) noexcept nogil:
-    # Python is asked about a Produce, and given any other request whole.
+    # Python is asked about a Produce or a Fetch, and given any other request whole.
     return (request.stage == CHECKING or request.stage == ON_DISK
-            or request.stage == ASKED and request.kind == KIND_PRODUCE)
+            or request.stage == ASKED and request.kind != KIND_OTHER)
 
 
 cdef inline bint is_passed(const Request* request) noexcept nogil:

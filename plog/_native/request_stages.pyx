@@ -50,8 +50,10 @@ TRANSITIONS = (
     (Stage.ON_DISK, Event.NOT_WRITTEN, Stage.UNUSUAL, "Python appends it, or refuses it"),
     (Stage.ON_DISK, Event.WAS_READ, Stage.READ, "a range of its log is pinned, or there is nothing"),
     # It is the first of its connection, and Python's turn.
+    (Stage.UNUSUAL, Event.FOUND_COLD, Stage.ON_DISK, "a disk thread reads the whole request"),
     (Stage.UNUSUAL, Event.TURN_CAME, Stage.ASKED, "Python has it"),
     (Stage.ASKED, Event.WROTE, Stage.APPENDED, "Python appended it"),
+    (Stage.ASKED, Event.WAS_READ, Stage.READ, "Python pinned a range of its log, or there is nothing"),
     (Stage.ASKED, Event.WAS_REFUSED, Stage.REFUSED, "the response has its error"),
     (Stage.ASKED, Event.ANSWERED, Stage.OVER, "by Python, which had the whole request"),
     # A Produce waits for its safety.
@@ -60,7 +62,6 @@ TRANSITIONS = (
     (Stage.APPENDED, Event.EXPIRED, Stage.REFUSED, "it is not safe in time"),
     # A Fetch waits for bytes.
     (Stage.READ, Event.FOUND_COLD, Stage.ON_DISK, "a disk thread reads the whole request"),
-    (Stage.READ, Event.FOUND_UNUSUAL, Stage.UNUSUAL, "another partition of the request is unusual"),
     (Stage.READ, Event.TOO_LITTLE, Stage.SHORT, "the request waits for more bytes"),
     (Stage.SHORT, Event.CHANGED, Stage.CAME, "it is read again"),
     (Stage.SHORT, Event.EXPIRED, Stage.CAME, "it is read for the last time"),

@@ -10,7 +10,7 @@ from libc.string cimport memcpy, memset
 
 from plog._native.callout_reasons cimport REASON_NONE
 from plog._native.connection cimport cut_frame, drop_frame
-from plog._native.fetch_call cimport FetchPart, fetch_part
+from plog._native.fetch_call cimport FetchPart, fetch_bytes, fetch_part
 from plog._native.fetch_path cimport fetch_clear, fetch_release
 from plog._native.links cimport link_remove
 from plog._native.locks cimport add, exchange, store
@@ -111,7 +111,7 @@ cdef void count_as(Request* request, int64_t size) noexcept nogil:
 cdef void request_count_memory(Request* request) noexcept nogil:
     # Clients that let very many requests wait are to be held up as those that send large ones.
     count_as(
-        request, sizeof(Request) + produce_bytes(&request.produce) + request.fetch.parts.capacity * sizeof(FetchPart))
+        request, sizeof(Request) + produce_bytes(&request.produce) + fetch_bytes(&request.fetch))
 
 
 cdef void request_forget_memory(Request* request) noexcept nogil:
@@ -143,7 +143,8 @@ cdef void request_end(Request* request) noexcept nogil:
     if exchange(&request.posted, 1) != 0:
         return
     if (loop.free_count == MAX_FREE or request.parts.capacity > MAX_KEPT_PARTS
-            or request.produce.topics.capacity > MAX_KEPT_PARTS):
+            or request.produce.topics.capacity > MAX_KEPT_PARTS or request.fetch.asked.capacity > MAX_KEPT_PARTS
+            or request.fetch.forgotten.capacity > MAX_KEPT_PARTS):
         request_free(request)
         return
     clear(request)
@@ -158,6 +159,7 @@ cdef void clear(Request* request) noexcept nogil:
     request.posted = 0
     request.over = False
     request.reason = REASON_NONE
+    request.was_asked = False
     request_forget_parts(request)
 
 

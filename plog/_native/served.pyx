@@ -13,7 +13,7 @@ from libc.string cimport memcmp, memcpy
 from plog._native.log_flush cimport CommitThread, commit_release, commit_retain
 from plog._native.locks cimport (
     add, pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock, store)
-from plog._native.partition cimport partition_release, partition_retain, partition_set_listener
+from plog._native.partition cimport partition_changed, partition_release, partition_retain, partition_set_listener
 from plog._native.partition_log cimport PartitionLog
 from plog._native.topic_traffic cimport TopicTraffic, traffic_release, traffic_retain
 from plog._native.work_queue cimport WorkThread, work_release, work_retain
@@ -181,6 +181,12 @@ cdef Served* served_find_by_id(
     return found
 
 
+cdef void forget_partition(Served* old) noexcept nogil:
+    """Requests that wait for it look again, and find another in the table, or none."""
+    partition_set_listener(old.partition, NULL, NULL, -1)
+    partition_changed(old.partition)
+
+
 cdef bint served_publish(ServedTable* table, Served* fresh) noexcept nogil:
     cdef Served* old
     pthread_mutex_lock(&table.lock)
@@ -196,7 +202,7 @@ cdef bint served_publish(ServedTable* table, Served* fresh) noexcept nogil:
     add(&table.version, 1)
     pthread_mutex_unlock(&table.lock)
     if old != NULL and old.partition != fresh.partition:
-        partition_set_listener(old.partition, NULL, NULL, -1)
+        forget_partition(old)
     served_release(old)
     return True
 
@@ -212,7 +218,7 @@ cdef void served_withdraw(
         add(&table.version, 1)
     pthread_mutex_unlock(&table.lock)
     if old != NULL:
-        partition_set_listener(old.partition, NULL, NULL, -1)
+        forget_partition(old)
     served_release(old)
 
 

@@ -28,7 +28,7 @@ from plog._native.produce_turn cimport (
     produce_look_again, produce_look_aside, produce_look_at, produce_respond, produce_take_in, write_gathered)
 from plog._native.python_turn cimport python_ask
 from plog._native.reactor_types cimport (
-    DONE, KIND_FETCH, KIND_PRODUCE, NO_MEMORY, PREFIX_BYTES, REASON_BYTES, WRITE_FIRST, Done, Link)
+    DONE, KIND_FETCH, KIND_PRODUCE, LATER, NO_MEMORY, PREFIX_BYTES, REASON_BYTES, WRITE_FIRST, Done, Link)
 from plog._native.request cimport RequestHead, read_head
 from plog._native.request_line cimport (
     ANSWER, APPEND, ASK, CHECK, CHECK_ASIDE, CLOSE, DROP, MAX_UNSENT_BYTES, READ_LATER, READ_ON, REST, WAIT, WRITE, Step, line_count,
@@ -66,10 +66,14 @@ cdef void give_up_broken(Loop* loop, Connection* c) noexcept nogil:
 
 cdef void give_up_malformed(Loop* loop, Request* request) noexcept nogil:
     cdef char text[REASON_BYTES]
-    if request.produce.has_head:
+    if request.kind == KIND_PRODUCE and request.produce.has_head:
         snprintf(text, REASON_BYTES, "ProduceRequest v%d: %s", <int>request.produce.head.version, request.produce.fault)
-    else:
+    elif request.kind == KIND_PRODUCE:
         snprintf(text, REASON_BYTES, "request header: %s", request.produce.fault)
+    elif request.fetch.has_head:
+        snprintf(text, REASON_BYTES, "FetchRequest v%d: %s", <int>request.fetch.head.version, request.fetch.fault)
+    else:
+        snprintf(text, REASON_BYTES, "request header: %s", request.fetch.fault)
     give_up(loop, request.connection, text)
 
 
@@ -119,6 +123,8 @@ cdef Step take_steps(Loop* loop, Connection* c) noexcept nogil:
             return step
         if done == WRITE_FIRST or loop.gather.is_full:
             return WRITE
+        if done == LATER:
+            return REST
         if done == NO_MEMORY:
             give_up(loop, c, b"out of memory for a request")
     return REST

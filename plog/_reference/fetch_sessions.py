@@ -17,6 +17,10 @@ NONE, NEW, NEXT, ENDED, UNKNOWN, WRONG_EPOCH, MIXED_NAMES = range(7)
 EVICT_AFTER_MS = 120_000
 PART_BYTES = 256
 MOST_BYTES = 1 << 28
+LONGEST_TOPIC = 249
+"""No topic has a longer name, so no session remembers one."""
+MOST_PARTS = 250_000
+"""A session that grows above it is over."""
 
 NO_SESSION_ID = 0
 INITIAL_EPOCH = 0
@@ -85,6 +89,8 @@ class SessionCache:
             listed = sum(PART_BYTES + len(part[0]) for part in asked)
             if session_epoch == FINAL_EPOCH or not asked or listed > self._most_bytes:
                 return NONE, NO_SESSION_ID, 0
+            if _has_long_names(asked):
+                return NONE, NO_SESSION_ID, 0
             partitions = OrderedDict((part[:3], Remembered(part[3:])) for part in asked)
             for part in asked:  # of one that is named twice the last counts
                 partitions[part[:3]].wanted = part[3:]
@@ -99,7 +105,7 @@ class SessionCache:
         for name in forgotten:
             session.partitions.pop(name, None)
         grown = sum(PART_BYTES + len(p[0]) for p in asked if p[:3] not in session.partitions)
-        if grown and self._bytes() + grown > self._most_bytes:
+        if _has_long_names(asked) or (grown and self._bytes() + grown > self._most_bytes):
             del self._sessions[session_id]
             return UNKNOWN, NO_SESSION_ID, 0
         for part in asked:
@@ -110,6 +116,9 @@ class SessionCache:
         if not session.partitions:
             del self._sessions[session_id]
             return ENDED, NO_SESSION_ID, 0
+        if len(session.partitions) > MOST_PARTS:
+            del self._sessions[session_id]
+            return UNKNOWN, NO_SESSION_ID, 0
         session.epoch = 1 if session.epoch == MAX_EPOCH else session.epoch + 1
         session.used_ms = now_ms
         self._sessions.move_to_end(session_id)
@@ -177,6 +186,10 @@ class SessionCache:
     def _at(self, session_id: int, epoch: int) -> Session | None:
         session = self._sessions.get(session_id)
         return session if session is not None and session.epoch == epoch else None
+
+
+def _has_long_names(asked: list[Wanted]) -> bool:
+    return any(len(part[0]) > LONGEST_TOPIC for part in asked)
 
 
 def _bytes_of(partitions: OrderedDict[Name, Remembered]) -> int:

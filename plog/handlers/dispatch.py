@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import inspect
 import time
-from collections.abc import Awaitable
+from collections import Counter
+from collections.abc import Awaitable, Mapping
 
+from plog._native.fetch_callout import FetchCallout
 from plog._native.histogram import Histogram
 from plog._native.produce_callout import ProduceCallout
 from plog.errors import ErrorCode, InvalidRequest
+from plog.handlers import fetch_callouts, produce_callouts
 from plog.handlers.context import Context, Services
-from plog.handlers.produce_callouts import decide
 from plog.handlers.registry import Answer, Handler, load
 from plog.handlers.request_log import is_logged, log_request
-from plog.handlers.response_errors import ResponseErrors
+from plog.handlers.response_errors import ResponseErrors, errors_of
 from plog.network.connections import Connection
 from plog.network.control_plane import NO_REPLY, CloseConnection, Decided, Reply
 from plog.protocol import codec, framing
@@ -79,14 +81,25 @@ class Dispatcher:
             return self._later(connection, header, answer)
         return self._reply(connection, header, answer)
 
-    async def decide(self, connection: Connection, callout: ProduceCallout) -> Decided:
+    async def decide(
+        self, connection: Connection, callout: ProduceCallout | FetchCallout
+    ) -> Decided:
         """Answer a callout.
 
         Raises:
             CloseConnection: a batch is refused of a client that wants no response.
         """
-        header, _ = framing.decode_request_header(callout.frame)
-        return await decide(Context(self._services, connection, header), callout)
+        api_key = ApiKey.PRODUCE if isinstance(callout, ProduceCallout) else ApiKey.FETCH
+        header = RequestHeader(api_key, callout.version, callout.correlation_id, callout.client_id)
+        ctx = Context(self._services, connection, header)
+        if isinstance(callout, ProduceCallout):
+            decided = await produce_callouts.decide(ctx, callout)
+        else:
+            decided = await fetch_callouts.decide(ctx, callout)
+        if is_logged():
+            errors = Counter(one.error for one in decided.outcomes if one.error != ErrorCode.NONE)
+            self._log(connection, header, _now_us() - connection.received_us, errors)
+        return decided
 
     async def _later(
         self, connection: Connection, header: RequestHeader, answer: Awaitable[Answer]
@@ -95,11 +108,11 @@ class Dispatcher:
         return NO_REPLY if connection.gone else self._reply(connection, header, answered)
 
     def _reply(self, connection: Connection, header: RequestHeader, answer: Answer) -> Reply:
-        took_us = time.monotonic_ns() // 1000 - connection.received_us
+        took_us = _now_us() - connection.received_us
         self.times[header.api_key].note(took_us)
         if is_logged():
-            api = self._handlers[header.api_key].request.__name__.removesuffix("Request")
-            log_request(api, connection, header, took_us, answer)
+            errors = None if answer is None else errors_of(answer)
+            self._log(connection, header, took_us, errors)
         if answer is None:
             return NO_REPLY
         if self._errors is not None:
@@ -108,6 +121,16 @@ class Dispatcher:
             header.api_key, header.api_version, header.correlation_id
         )
         return [prefix, *codec.encode_pieces(answer, header.api_version)]
+
+    def _log(
+        self,
+        connection: Connection,
+        header: RequestHeader,
+        took_us: int,
+        errors: Mapping[int, int] | None,
+    ) -> None:
+        api = self._handlers[header.api_key].request.__name__.removesuffix("Request")
+        log_request(api, connection, header, took_us, errors)
 
     def _unsupported_api_versions(self, handler: Handler, header: RequestHeader) -> Reply:
         # Version 0 is what every client can read; the one entry tells it what to ask next.
@@ -121,3 +144,7 @@ class Dispatcher:
             self._errors.note(header.api_key, answer)
         prefix = framing.encode_response_header(header.api_key, 0, header.correlation_id)
         return [prefix, codec.encode(answer, 0)]
+
+
+def _now_us() -> int:
+    return time.monotonic_ns() // 1000

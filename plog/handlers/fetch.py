@@ -28,7 +28,6 @@ from plog.handlers.context import Context
 from plog.handlers.fetch_sessions import (
     Fetch,
     FetchedPartition,
-    FetchSession,
     PartitionKey,
     Partitions,
     Told,
@@ -87,7 +86,7 @@ async def fetch(ctx: Context, request: FetchRequest) -> FetchResponse:
     clock = ctx.services.clock
     until_ms = clock.monotonic_ms() + request.max_wait_ms
     watched = _resolved(ctx, plan.partitions)
-    reading = _Reading(ctx, request, plan.partitions)
+    reading = Reading(ctx, request, plan.partitions)
     await ctx.until(reading.look, watched, request.max_wait_ms)
     if reading.cold_dir is not None:
         with ctx.connection.while_open():
@@ -100,15 +99,19 @@ async def fetch(ctx: Context, request: FetchRequest) -> FetchResponse:
         return FetchResponse(error_code=overtaken.code, responses=[])
 
 
-class _Reading:
+class Reading:
     """What a request finds each time it looks at its partitions.
 
     It waits for a disk once at most, beside the event loop (`read_through`); what a later look
     finds has been read then, or has just been written.
     """
 
-    def __init__(self, ctx: Context, request: FetchRequest, partitions: Partitions) -> None:
+    def __init__(
+        self, ctx: Context, request: FetchRequest, partitions: Partitions, *, is_first: bool = True
+    ) -> None:
         self._ctx = ctx
+        self._is_first = is_first
+        """Nothing has been found yet, so that a first batch comes whole."""
         self._request = request
         self._partitions = partitions
         self._max_bytes = min(request.max_bytes, ctx.services.settings.broker().fetch_max_bytes)
@@ -141,17 +144,17 @@ class _Reading:
 
     def _read(self, *, may_wait: bool) -> None:
         self.reads = _read_all(
-            self._ctx, self._request, self._partitions, self._max_bytes, may_wait
+            self._ctx,
+            self._request,
+            self._partitions,
+            self._max_bytes,
+            may_wait,
+            first=self._is_first,
         )
 
 
 def _begin(ctx: Context, request: FetchRequest) -> Fetch:
     sessions = ctx.services.fetch_sessions
-    counted = ctx.connection.fetch_session
-    if counted is not None:
-        return sessions.resume(
-            FetchSession(*counted), is_full=request.session_epoch == INITIAL_EPOCH
-        )
     return sessions.begin(
         request.session_id,
         request.session_epoch,
@@ -213,11 +216,16 @@ def _must_answer(reads: Reads, min_bytes: int) -> bool:
 
 
 def _read_all(
-    ctx: Context, request: FetchRequest, partitions: Partitions, max_bytes: int, may_wait: bool
+    ctx: Context,
+    request: FetchRequest,
+    partitions: Partitions,
+    max_bytes: int,
+    may_wait: bool,
+    *,
+    first: bool,
 ) -> Reads:
     reads: Reads = {}
     budget = max(max_bytes, 0)
-    first = True
     for key, wanted in partitions.items():
         # The first bytes of an answer are never refused for their size, or one large
         # batch would stop its consumer for ever (KIP-74).
@@ -390,7 +398,7 @@ def _response(ctx: Context, plan: Fetch, reads: Reads) -> FetchResponse:
         error_code=ErrorCode.NONE,
         session_id=0 if plan.session is None else plan.session.session_id,
         responses=responses,
-        node_endpoints=_node_endpoints(ctx, told.values()),
+        node_endpoints=node_endpoints(ctx, told.values()),
     )
 
 
@@ -411,7 +419,8 @@ def _told(read: Read) -> Told:
     )
 
 
-def _node_endpoints(ctx: Context, reads: Iterable[Read]) -> list[NodeEndpoint]:
+def node_endpoints(ctx: Context, reads: Iterable[Read]) -> list[NodeEndpoint]:
+    """Return where the leaders that the reads name are to be reached."""
     named = {read.data.current_leader.leader_id for read in reads} - {NO_LEADER}
     return [
         NodeEndpoint(node_id=node.id, host=node.host, port=node.port, rack=node.rack)

@@ -133,19 +133,11 @@ class FetchSessions:
             return Fetch(session, False, self._partitions(session))
         return Fetch(session if outcome == NEW else None, True, asked)
 
-    def resume(self, session: FetchSession, *, is_full: bool) -> Fetch:
-        """Return the fetch of a request that the reactor has counted in its session already.
-
-        Raises:
-            InvalidFetchSessionEpoch: its next request has come meanwhile, or it is over.
-        """
-        return Fetch(session, is_full, self._partitions(session))
-
     def must_tell(self, fetch: Fetch, read: Mapping[PartitionKey, Told]) -> list[PartitionKey]:
         """Return which partitions the answer names; its client then knows of them.
 
         Raises:
-            InvalidFetchSessionEpoch: as from `resume`.
+            InvalidFetchSessionEpoch: its next request has come meanwhile, or it is over.
         """
         if fetch.session is None:
             return list(read)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from plog.settings.listeners import Listener
 
 if TYPE_CHECKING:
+    from plog._native.fetch_callout import FetchCallout
     from plog._native.produce_callout import ProduceCallout
 
 MOST_BYTES_AT_WORK: Final = 4 << 20
@@ -68,7 +69,6 @@ class Connection:
         "client_software_version",
         "close_after_reply",
         "closing",
-        "fetch_session",
         "gone",
         "id",
         "listener",
@@ -96,11 +96,8 @@ class Connection:
         """Free for handlers: SASL state and the like."""
         self.raw_tokens = False
         """SASL tokens without request headers follow (SaslHandshake v0), of any size."""
-        self.callout: ProduceCallout | None = None
+        self.callout: ProduceCallout | FetchCallout | None = None
         """The question about the request in hand; None: Python has the whole of it."""
-        self.fetch_session: tuple[int, int] | None = None
-        """Of the request in hand: the session and its epoch, if it is a Fetch that the reactor has
-        counted in its session, before it met something that it leaves to the handler."""
         self.received_us = 0
         """When the last byte of the request in hand was read, by the monotonic clock: before those
         ahead of it were answered, if they came together."""

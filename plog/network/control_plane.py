@@ -33,6 +33,7 @@ from plog.runtime.bounded_lines import BoundedLines
 from plog.settings.listeners import Listener, SecurityProtocol
 
 if TYPE_CHECKING:
+    from plog._native.fetch_callout import FetchCallout, Found
     from plog._native.partition_log import FileRange
     from plog._native.produce_callout import LeaderEndpoint, ProduceCallout, Refusal, Written
 
@@ -65,14 +66,17 @@ Reply: TypeAlias = "Sequence[Piece] | _NoReply | Decided"
 Dispatch: TypeAlias = Callable[["Connection", memoryview], "Reply | Awaitable[Reply]"]
 
 
+Callout: TypeAlias = "ProduceCallout | FetchCallout"
+
+
 class Decided(NamedTuple):
     """What becomes of a request's unusual partitions, and where the leaders are that it names."""
 
-    outcomes: Sequence[Written | Refusal]
+    outcomes: Sequence[Written | Refusal] | Sequence[Found]
     endpoints: Sequence[LeaderEndpoint]
 
 
-Decide: TypeAlias = Callable[["Connection", "ProduceCallout"], Coroutine[Any, Any, Decided]]
+Decide: TypeAlias = Callable[["Connection", "Callout"], Coroutine[Any, Any, Decided]]
 
 
 class CloseConnection(Exception):
@@ -302,29 +306,14 @@ class ControlPlane:
             self._loop.call_soon(self._begin_requests)
 
     def _begin(self, connection: Connection, event: Event) -> None:
-        frame = event.frame if event.callout is None else event.callout.frame
-        assert frame is not None
         connection.received_us = event.received_us
-        connection.size = len(frame)
-        connection.fetch_session = event.session
-        connection.callout = event.callout
-        if len(frame) < HEADER_BYTES and not connection.raw_tokens:
-            self._close(connection, f"request of {len(frame)} bytes has no room for a header")
-            return
         # The one place that may catch everything: whatever a handler raises is a bug of ours, and
         # must cost the client that met it its connection, but nobody else anything.
         try:
-            outcome = (
-                self._dispatch(connection, frame)
-                if event.callout is None
-                else self._decide(connection, event.callout)
-            )
-            if isinstance(outcome, CoroutineType):
-                self._run(connection, outcome)
-            elif isinstance(outcome, (list, tuple, _NoReply)):
-                self._answer(connection, outcome)
-            else:
-                self._watch(connection, _as_coroutine(cast("Awaitable[Reply]", outcome)))
+            if event.frame is not None:
+                self._begin_request(connection, event.frame)
+            elif event.callout is not None:
+                self._begin_callout(connection, event.callout)
         except asyncio.CancelledError as error:
             if not connection.gone:
                 self._failed(connection, error)
@@ -332,6 +321,29 @@ class ControlPlane:
                 self._skip(connection)
         except Exception as error:  # noqa: BLE001
             self._failed(connection, error)
+
+    def _begin_request(self, connection: Connection, frame: memoryview) -> None:
+        connection.size = len(frame)
+        connection.callout = None
+        if len(frame) < HEADER_BYTES and not connection.raw_tokens:
+            self._close(connection, f"request of {len(frame)} bytes has no room for a header")
+            return
+        outcome = self._dispatch(connection, frame)
+        if isinstance(outcome, CoroutineType):
+            self._run(connection, outcome)
+        elif isinstance(outcome, (list, tuple, _NoReply)):
+            self._answer(connection, outcome)
+        else:
+            self._watch(connection, _as_coroutine(cast("Awaitable[Reply]", outcome)))
+
+    def _begin_callout(self, connection: Connection, callout: Callout) -> None:
+        connection.size = callout.size
+        connection.callout = callout
+        decision = self._decide(connection, callout)
+        if isinstance(decision, CoroutineType):
+            self._run(connection, decision)
+        else:
+            self._watch(connection, decision)
 
     # --- handlers ----------------------------------------------------------------------------
 
@@ -392,7 +404,7 @@ class ControlPlane:
         else:
             self._take_callout(connection).give_up()
 
-    def _take_callout(self, connection: Connection) -> ProduceCallout:
+    def _take_callout(self, connection: Connection) -> Any:
         callout, connection.callout = connection.callout, None
         assert callout is not None
         return callout
@@ -448,5 +460,5 @@ async def _as_coroutine(awaitable: Awaitable[Reply]) -> Reply:
     return await awaitable
 
 
-async def _undecided(connection: Connection, callout: ProduceCallout) -> Decided:
+async def _undecided(connection: Connection, callout: Callout) -> Decided:
     raise AssertionError("a reactor without partitions asks nothing")

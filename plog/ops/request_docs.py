@@ -14,8 +14,8 @@ HEAD = """\
 # The stages of a request
 
 A broker answers Produce and Fetch requests in its I/O threads, the reactors. Python decides
-about unusual partitions of a Produce, such as one whose batch is refused. It gets an unusual Fetch,
-and every other request, whole. This page says how a request gets to its response.
+about their unusual partitions, such as one whose batch is refused. It gets every other request
+whole. This page says how a request gets to its response.
 
 This page is generated from `plog/_native/request_stages.pyx`. <!-- checkout -->
 Do not edit it; run `python -m plog.ops.request_docs docs/REQUESTS.md`. <!-- checkout -->

@@ -193,6 +193,8 @@ ONE_PART = native.PART_BYTES + len(ONE[0])
 def test_engines_count_partitions_alike() -> None:
     assert reference.PART_BYTES == native.PART_BYTES
     assert reference.MOST_BYTES == native.MOST_BYTES
+    assert reference.LONGEST_TOPIC == native.LONGEST_TOPIC
+    assert reference.MOST_PARTS == native.MOST_PARTS
 
 
 def test_session_that_has_no_room_is_not_opened(engine: Any) -> None:
@@ -216,6 +218,26 @@ def test_request_that_lists_more_than_all_the_room_gets_no_session(engine: Any) 
     table = engine.SessionCache(10, most_bytes=3 * ONE_PART)
     assert create(table, ONE, ONE, ONE, ONE) == 0
     assert create(table, ONE, ONE, ONE)
+
+
+def test_session_remembers_no_name_that_no_topic_has(engine: Any) -> None:
+    table = engine.SessionCache(10)
+    longest = (b"n" * engine.LONGEST_TOPIC, NO_ID, 0)
+    longer = (b"n" * (engine.LONGEST_TOPIC + 1), NO_ID, 0)
+    assert create(table, ONE, longer) == 0
+    number = create(table, ONE, longest)
+    assert begin(table, (number, 1), (), (longer,))[0] == engine.NEXT
+    assert begin(table, (number, 2), asking(longer))[0] == engine.UNKNOWN
+    assert len(table) == 0
+
+
+def test_session_is_over_when_it_has_too_many_partitions(engine: Any) -> None:
+    table = engine.SessionCache(10)
+    half = engine.MOST_PARTS // 2
+    number = create(table, *((b"t", NO_ID, index) for index in range(half)))
+    more = [(b"t", NO_ID, half + index) for index in range(half)]
+    assert begin(table, (number, 1), asking(*more))[0] == engine.NEXT
+    assert begin(table, (number, 2), asking((b"u", NO_ID, 0)))[0] == engine.UNKNOWN
 
 
 def test_sessions_give_way_only_if_that_makes_enough_room(engine: Any) -> None:

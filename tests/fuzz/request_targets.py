@@ -28,8 +28,9 @@ from .record_targets import LIMIT, NOW_MS
 
 LARGEST_ANSWER = 50 << 20
 MOST_MESSAGE_BYTES = 4096
-FIRST_VERSION = 3
-"""Of Produce with record batches."""
+FIRST_VERSION, FIRST_FETCH = 3, 4
+"""Of Produce and of Fetch with record batches."""
+REPLICA_STATE_SINCE = 15
 TOPICS = {
     ("t", 0): False,
     ("t", 1): True,
@@ -74,14 +75,19 @@ def messages(data: memoryview) -> None:
 
 
 def fetch_requests(data: memoryview) -> None:
-    """A frame: what the fast path takes, Python reads as the same."""
+    """A frame: the kernels and Python agree whether it is a request, and on what it says."""
     form = request_forms.read_fetch(data, LARGEST_ANSWER)
+    found = read(FetchRequest, data)
     if form is None:
+        assert found is None or found[1] < FIRST_FETCH
         return
-    header, at = framing.decode_request_header(data)
-    request, end = codec.decode(FetchRequest, header.api_version, data, at)
-    assert end == len(data)
-    assert request.replica_id == request.replica_state.replica_id == -1
+    if isinstance(form, str):
+        assert found is None, form
+        return
+    assert found is not None, "Python cannot read what the kernels read"
+    request, version, _ = found
+    by_state = version >= REPLICA_STATE_SINCE
+    assert form.replica_id == (request.replica_state.replica_id if by_state else request.replica_id)
     assert form.read_committed is (request.isolation_level == 1)
     assert form.max_wait_ms == request.max_wait_ms
     assert form.max_bytes == min(request.max_bytes, LARGEST_ANSWER)
@@ -152,7 +158,7 @@ def produce_requests(data: memoryview) -> None:
 def with_right_records(data: Buffer) -> Buffer:
     """Have each batch of a request be one in length and CRC, as far as the request can be read."""
     found = bytearray(data)
-    request = read_produce(found)
+    request = read(ProduceRequest, found)
     if request is None:
         return found
     for topic in request[0].topic_data:
@@ -165,14 +171,14 @@ def with_right_records(data: Buffer) -> Buffer:
     return found
 
 
-def read_produce(frame: Buffer) -> tuple[ProduceRequest, int, int] | None:
-    """Read a frame as the handlers do: the request, its version and its end."""
+def read(cls: Any, frame: Buffer) -> tuple[Any, int, int] | None:
+    """Read a frame as Python does: the request, its version and its end."""
     header = said(framing.decode_request_header, frame)
-    if isinstance(header, str) or header[0].api_key != 0:
+    if isinstance(header, str) or header[0].api_key != cls.api.key:
         return None
     found = said(
         codec.decode,
-        ProduceRequest,
+        cls,
         header[0].api_version,
         frame,
         header[1],
@@ -186,7 +192,7 @@ def check_produce(frame: memoryview) -> None:
     before = exact(frame)
     in_reactor = request_forms.check_produce(served(), exact(frame), NOW_MS, True)
     form = request_forms.check_produce(served(), frame, NOW_MS, False)
-    found = read_produce(before)
+    found = read(ProduceRequest, before)
     if form is None:
         assert in_reactor is None
         assert found is None or found[1] < FIRST_VERSION

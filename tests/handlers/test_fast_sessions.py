@@ -60,11 +60,11 @@ def test_session_goes_on_by_whichever_path_its_requests_take(twins: Twins) -> No
         session.next(fast=epoch <= 0)
 
 
-def test_wrong_epoch_of_a_session_is_the_handlers_to_tell(twins: Twins) -> None:
+def test_wrong_epoch_of_a_session_leaves_it_as_it_was(twins: Twins) -> None:
     topic = twins.create_topic()
     session = TwinSession(twins, (topic, 0, 0))
     session.epoch = 7
-    session.next(fast=False)
+    session.next()
     session.epoch = 1
     assert session.next() == {}
 
@@ -73,7 +73,7 @@ def test_session_ends_when_all_is_forgotten(twins: Twins) -> None:
     topic = twins.create_topic()
     session = TwinSession(twins, (topic, 0, 0))
     assert session.next(forgotten=((topic, 0),)) == {}
-    assert session.next(fast=False) == {}  # it is unknown now
+    assert session.next() == {}  # it is unknown now
 
 
 def test_topic_that_goes_from_under_a_session_is_told_by_the_handler(twins: Twins) -> None:

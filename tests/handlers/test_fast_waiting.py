@@ -12,6 +12,11 @@ import pytest
 
 from plog._native.faults import Fault
 from plog.errors import ErrorCode
+from plog.protocol.messages.cluster import (
+    AlterReplicaLogDir,
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirTopic,
+)
 from plog.protocol.messages.fetch import FetchResponse
 from plog.protocol.messages.metadata import MetadataRequest
 from plog.protocol.messages.produce import ProduceResponse
@@ -83,6 +88,56 @@ def test_handler_that_waits_is_woken_by_the_fast_path(fast: Running) -> None:
     assert fast.fast_requests == before + 1
     assert records_of(fast.receive()) > 61
     assert time.monotonic() - begun < WAIT_MS / 2000
+
+
+def test_request_that_is_asked_about_repeatedly_counts_once(fast: Running) -> None:
+    topic, _ = create_topic(fast.wire)
+    request = fetch_request(
+        (topic, 0, 0), max_wait_ms=WAIT_MS, replica_id=-2, min_bytes=2 * len(make_batch())
+    )
+    before, asked = fast.fast_requests, sum(fast.handed_over.values())
+    fast.send(request, 12)
+    for _ in range(2):
+        fast.until_waiting()
+        fast.wire.ask(produce_request([(topic, 0, make_batch())]), 9)
+    assert records_of(fast.receive()) == 2 * len(make_batch())
+    assert fast.fast_requests == before + 2
+    assert sum(fast.handed_over.values()) >= asked + 2
+
+
+def test_fetch_that_waits_follows_its_log_to_another_directory(tmp_path: Path) -> None:
+    dirs = [tmp_path / "disk0", tmp_path / "disk1"]
+    one = Running(tmp_path, log_dirs=",".join(map(str, dirs)))
+    try:
+        topic, _ = create_topic(one.wire, partitions=1)
+        (there,) = [path for path in dirs if not (path / f"{topic}-0").exists()]
+        begun = time.monotonic()
+        one.send(fetch_request((topic, 0, 0), max_wait_ms=WAIT_MS), 12)
+        one.until_waiting()
+        asked = AlterReplicaLogDirTopic(name=topic, partitions=[0])
+        move = AlterReplicaLogDirsRequest(
+            dirs=[AlterReplicaLogDir(path=str(there), topics=[asked])]
+        )
+        (result,) = one.wire.ask(move, 2).results
+        assert [part.error_code for part in result.partitions] == [0]
+        eventually(lambda: (there / f"{topic}-0").exists(), "it has moved")
+        one.until_waiting()
+        one.wire.ask(produce_request([(topic, 0, make_batch())]), 9)
+        assert records_of(one.receive()) == len(make_batch())
+        assert time.monotonic() - begun < WAIT_MS / 2000
+    finally:
+        one.stop()
+
+
+def test_fetch_that_waits_is_answered_when_its_topic_is_deleted(fast: Running) -> None:
+    topic, _ = create_topic(fast.wire)
+    begun = time.monotonic()
+    fast.send(fetch_request((topic, 0, 0), max_wait_ms=WAIT_MS), 11)
+    fast.until_waiting()
+    fast.wire.ask(DeleteTopicsRequest(topic_names=[topic], timeout_ms=WAIT_MS), 3)
+    answer = decoded(FetchResponse, 11, fast.receive())
+    assert time.monotonic() - begun < WAIT_MS / 2000
+    assert answer.responses[0].partitions[0].error_code in (0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
 
 def test_fetch_that_waits_in_vain_is_answered_at_its_time(fast: Running) -> None:

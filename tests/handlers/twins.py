@@ -80,11 +80,13 @@ GONE = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 class TwinSession:
     """A consumer's session with each of the twins; their ids differ, and nothing else."""
 
-    def __init__(self, twins: Twins, *parts: tuple, version: int = 12, **options: int) -> None:
+    def __init__(
+        self, twins: Twins, *parts: tuple, version: int = 12, fast: bool = True, **options: int
+    ) -> None:
         self.twins, self.version, self.options = twins, version, options
         self.numbers = dict.fromkeys(twins.both, 0)
         self.epoch = 0
-        self.first = self.next(*parts)
+        self.first = self.next(*parts, fast=fast)
 
     def next(self, *parts: tuple, forgotten: tuple = (), fast: bool = True, **options: int) -> dict:
         before = self.twins.fast.fast_requests

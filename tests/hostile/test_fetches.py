@@ -86,7 +86,7 @@ def test_sessions_beyond_the_slots_are_not_opened_and_fetches_are_answered(
             )
 
 
-TOPICS, NAME_BYTES = 1000, 32_000
+TOPICS, PARTITIONS, NAME_BYTES = 1000, 10, 249
 
 
 def large_session() -> bytes:
@@ -96,8 +96,8 @@ def large_session() -> bytes:
     parts = b"".join(
         struct.pack(">h", NAME_BYTES)
         + (b"%08d" % number).ljust(NAME_BYTES, b"n")
-        + struct.pack(">i", 1)
-        + struct.pack(">iiqqi", 0, -1, 0, -1, 1 << 20)
+        + struct.pack(">i", PARTITIONS)
+        + b"".join(struct.pack(">iiqqi", index, -1, 0, -1, 1 << 20) for index in range(PARTITIONS))
         for number in range(TOPICS)
     )
     return head + fixed + struct.pack(">i", TOPICS) + parts + struct.pack(">ih", 0, 0)
@@ -107,7 +107,7 @@ def test_sessions_of_any_size_take_bounded_memory(
     own_broker: Callable[..., BrokerProcess], besiege: Besiege
 ) -> None:
     broker = own_broker()
-    each = TOPICS * (PART_BYTES + NAME_BYTES)
+    each = TOPICS * PARTITIONS * (PART_BYTES + NAME_BYTES)
     frame = large_session()
     outcomes = []
     # Beside the sessions, a request, its answer and copies of both: 4 to 6 in all were seen.

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import gc
 import select
-import socket
 import struct
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plog._native.fetch_sessions import SessionCache
 from plog._native.log_flush import CommitThread
 from plog._native.partition_log import APPENDED, Appended, PartitionLog
-from plog._native.produce_callout import LeaderEndpoint, ProduceCallout, Refusal, Written
-from plog._native.reactor import CALLOUT, CLOSED, Event, Reactor
+from plog._native.produce_callout import LeaderEndpoint, Refusal, Written
+from plog._native.reactor import CALLOUT, CLOSED
 from plog._native.served import ServedPartitions
 from plog._native.topic_traffic import TopicTraffic
 from plog._native.work_queue import WorkThread
@@ -36,71 +32,12 @@ from plog.protocol.messages.produce import (
 )
 from tests.fuzz.request_targets import memory_log
 from tests.handlers.wire import make_batch
-from tests.network.server import WAIT_S, Client
+from tests.network.asking import Asking, asking
+from tests.network.server import WAIT_S
 
 LATEST, FLEXIBLE_SINCE = 12, 9
 VERSIONS = range(3, LATEST + 1)
 RECORDS = b"these are no records" * 5
-
-
-class Asking:
-    """A reactor, a client, and Python's side of both."""
-
-    def __init__(self, served: ServedPartitions) -> None:
-        listening = socket.create_server(("127.0.0.1", 0))
-        self.reactor = Reactor(served=served, sessions=SessionCache(10))
-        self.reactor.add_listener(listening.fileno(), 0)
-        self.reactor.start()
-        self.client = Client(listening.getsockname())
-        listening.close()
-        self._events: list[Event] = []
-        self._number = 0
-
-    def event(self, kind: int) -> Event:
-        """Return the next event of a kind."""
-        while True:
-            while self._events:
-                event = self._events.pop(0)
-                if event.kind == kind:
-                    return event
-            readable, _, _ = select.select([self.reactor.wake_fd], [], [], WAIT_S)
-            assert readable
-            self._events += self.reactor.take()
-
-    def callout(self) -> ProduceCallout:
-        callout = self.event(CALLOUT).callout
-        assert callout is not None
-        return callout
-
-    def send(
-        self, request: ProduceRequest, version: int = LATEST, client: str | None = "c"
-    ) -> None:
-        self._number += 1
-        self.send_body(codec.encode(request, version), version, client)
-
-    def send_body(self, body: bytes, version: int = LATEST, client: str | None = "c") -> None:
-        header = framing.encode_request_header(0, version, self._number, client)
-        self.client.sendall(struct.pack(">i", len(header + body)) + header + body)
-
-    def response(self, version: int = LATEST) -> ProduceResponse:
-        frame = self.client.answer()
-        number, at = framing.decode_response_header(0, version, frame)
-        assert number == self._number
-        response, end = codec.decode(ProduceResponse, version, frame, at)
-        assert end == len(frame)
-        return response
-
-
-@contextmanager
-def asking(served: ServedPartitions | None = None) -> Iterator[Asking]:
-    """A reactor that serves no partition, unless it is said."""
-    one = Asking(served or ServedPartitions(WorkThread()))
-    yield one
-    one.client.close()
-    one.reactor.stop()
-    one._events.clear()
-    gc.collect()
-    assert one.reactor.stats().queued_bytes == 0
 
 
 def produce(*parts: tuple[str, int, bytes | None], acks: int = 1) -> ProduceRequest:
@@ -111,6 +48,12 @@ def produce(*parts: tuple[str, int, bytes | None], acks: int = 1) -> ProduceRequ
         for name, index, data in parts
     ]
     return ProduceRequest(acks=acks, timeout_ms=1000, topic_data=topics)
+
+
+def errors(one: Asking) -> list[int]:
+    """Return the errors in the next response."""
+    response = one.response(ProduceResponse, LATEST)
+    return [part.error_code for topic in response.responses for part in topic.partition_responses]
 
 
 def publish(served: ServedPartitions, log: PartitionLog) -> None:
@@ -214,7 +157,7 @@ def test_whatever_is_asked_and_decided_is_what_both_sides_say(
             callout = one.callout()
             assert (callout.acks, callout.version) == (acks, version)
             assert callout.transactional_id == transactional_id
-            assert framing.decode_request_header(callout.frame)[0].client_id == client
+            assert callout.client_id == client
             asked = [
                 (each.topic, each.partition, None if each.records is None else bytes(each.records))
                 for each in callout.asked
@@ -263,9 +206,9 @@ def written(offset: int) -> Written:
 def test_batch_that_python_has_appended_is_acknowledged_if_it_is_served(acks: int) -> None:
     """One that is not served by now is led by another broker."""
     with asking() as one:
-        one.send(produce(("t", 0, RECORDS), acks=acks))
+        one.send(produce(("t", 0, RECORDS), acks=acks), LATEST)
         one.callout().answer([written(7)])
-        (part,) = one.response().responses[0].partition_responses
+        (part,) = one.response(ProduceResponse, LATEST).responses[0].partition_responses
         if acks == 1:
             assert (part.error_code, part.base_offset) == (ErrorCode.NONE, 7)
             assert part.log_append_time_ms == 123
@@ -279,7 +222,7 @@ def test_batch_is_safe_in_the_log_that_python_has_appended_it_to() -> None:
     served = ServedPartitions(WorkThread())
     publish(served, memory_log())
     with asking(served) as one:
-        one.send(produce(("t", 0, make_batch())))
+        one.send(produce(("t", 0, make_batch())), LATEST)
         callout = one.callout()
         moved = memory_log()
         publish(served, moved)
@@ -287,13 +230,13 @@ def test_batch_is_safe_in_the_log_that_python_has_appended_it_to() -> None:
         assert appended.status == APPENDED
         callout.answer([Written(appended, append_time_ms=-1)])
         del callout
-        (part,) = one.response().responses[0].partition_responses
+        (part,) = one.response(ProduceResponse, LATEST).responses[0].partition_responses
         assert (part.error_code, part.base_offset) == (ErrorCode.NONE, 0)
 
 
 def test_what_a_response_cannot_say_is_refused_before_anything_is_decided() -> None:
     with asking() as one:
-        one.send(produce(("t", 0, RECORDS)))
+        one.send(produce(("t", 0, RECORDS)), LATEST)
         callout = one.callout()
         for wrong in (Refusal(0), Refusal(500), Refusal(-2)):
             with pytest.raises(ValueError, match="refuses nothing"):
@@ -304,19 +247,19 @@ def test_what_a_response_cannot_say_is_refused_before_anything_is_decided() -> N
             callout.answer([Refusal(3)], [LeaderEndpoint(1, "host", 1 << 40, None)])
         callout.answer([Refusal(3)])
         del callout
-        assert one.response().responses[0].partition_responses[0].error_code == 3
+        assert errors(one) == [3]
 
 
 def test_response_from_elsewhere_is_ignored_while_python_decides() -> None:
     with asking() as one:
-        one.send(produce(("t", 0, RECORDS)))
+        one.send(produce(("t", 0, RECORDS)), LATEST)
         event = one.event(CALLOUT)
         one.reactor.respond(event.connection_id, [b"unasked"])
         one.reactor.skip(event.connection_id)
         assert event.callout is not None
         event.callout.answer([Refusal(3)])
         del event
-        assert one.response().responses[0].partition_responses[0].error_code == 3
+        assert errors(one) == [3]
 
 
 def test_memory_of_topics_is_counted_while_python_decides() -> None:
@@ -325,19 +268,19 @@ def test_memory_of_topics_is_counted_while_python_decides() -> None:
         topics = [TopicProduceData(name="", partition_data=[]) for _ in range(count)]
         request = produce(("a-topic-that-is-not-there", 0, RECORDS))
         request.topic_data += topics
-        one.send(request)
+        one.send(request, LATEST)
         callout = one.callout()
         assert one.reactor.stats().queued_bytes > count * 20
         callout.answer([Refusal(3)])
         del callout
-        assert len(one.response().responses) == count + 1
+        assert len(one.response(ProduceResponse, LATEST).responses) == count + 1
 
 
 @pytest.mark.parametrize("how", ["dropped", "given up"])
 def test_callout_without_an_answer_is_an_error_and_the_connection_goes_on(how: str) -> None:
     with asking() as one:
         for _ in range(2):
-            one.send(produce(("t", 0, RECORDS)))
+            one.send(produce(("t", 0, RECORDS)), LATEST)
             callout = one.callout()
             if how == "given up":
                 callout.give_up()
@@ -345,52 +288,51 @@ def test_callout_without_an_answer_is_an_error_and_the_connection_goes_on(how: s
                     callout.answer([Refusal(3)])
             del callout
             gc.collect()
-            (part,) = one.response().responses[0].partition_responses
+            (part,) = one.response(ProduceResponse, LATEST).responses[0].partition_responses
             assert part.error_code == ErrorCode.UNKNOWN_SERVER_ERROR
 
 
 def test_callout_is_answered_once_and_about_all_that_it_asks() -> None:
     with asking() as one:
-        one.send(produce(("t", 0, RECORDS), ("u", 1, None)))
+        one.send(produce(("t", 0, RECORDS), ("u", 1, None)), LATEST)
         callout = one.callout()
         with pytest.raises(ValueError, match="1 outcomes of 2 partitions"):
             callout.answer([Refusal(3)])
         callout.answer([Refusal(3), Refusal(5)])
         with pytest.raises(RuntimeError):
             callout.answer([Refusal(3), Refusal(5)])
-        codes = [topic.partition_responses[0].error_code for topic in one.response().responses]
-        assert codes == [3, 5]
+        assert errors(one) == [3, 5]
         del callout
 
 
 def test_later_request_is_not_asked_about_before_the_answer() -> None:
     with asking() as one:
-        one.send(produce(("t", 0, RECORDS)))
-        one.send(produce(("u", 0, RECORDS)))
+        one.send(produce(("t", 0, RECORDS)), LATEST)
+        one.send(produce(("u", 0, RECORDS)), LATEST)
         first = one.callout()
         assert [each.topic for each in first.asked] == ["t"]
         assert select.select([one.reactor.wake_fd], [], [], 0.2)[0] == []
         first.answer([Refusal(3)])
         one.callout().answer([Refusal(5)])
         assert one.client.answer()
-        assert one.response().responses[0].name == "u"
+        assert one.response(ProduceResponse, LATEST).responses[0].name == "u"
         del first
 
 
 def test_nothing_is_said_where_the_client_wants_no_response() -> None:
     with asking() as one:
-        one.send(produce(("t", 0, RECORDS), acks=0))
+        one.send(produce(("t", 0, RECORDS), acks=0), LATEST)
         one.callout().answer([written(3)])
-        one.send(produce(("u", 0, RECORDS)))
+        one.send(produce(("u", 0, RECORDS)), LATEST)
         one.callout().answer([Refusal(3)])
-        assert one.response().responses[0].name == "u"
+        assert one.response(ProduceResponse, LATEST).responses[0].name == "u"
 
 
 def test_very_long_text_is_cut() -> None:
     with asking() as one:
-        one.send(produce(("t", 0, RECORDS)))
+        one.send(produce(("t", 0, RECORDS)), LATEST)
         one.callout().answer([Refusal(42, "é" * 40_000, [(0, "é" * 20_000)])])
-        (part,) = one.response().responses[0].partition_responses
+        (part,) = one.response(ProduceResponse, LATEST).responses[0].partition_responses
         assert part.error_message == "é" * 8191
         assert part.record_errors[0].batch_index_error_message == "é" * 8191
 
@@ -400,7 +342,7 @@ def test_very_long_text_is_cut() -> None:
 
 def test_answer_for_a_client_that_has_gone_is_forgotten() -> None:
     with asking() as one:
-        one.send(produce(("t", 0, RECORDS)))
+        one.send(produce(("t", 0, RECORDS)), LATEST)
         callout = one.callout()
         one.client.reset()
         one.event(CLOSED)
@@ -413,7 +355,7 @@ def test_answer_for_a_client_that_has_gone_is_forgotten() -> None:
 
 def test_answer_after_the_reactor_has_stopped_is_forgotten() -> None:
     with asking() as one:
-        one.send(produce(("t", 0, RECORDS)))
+        one.send(produce(("t", 0, RECORDS)), LATEST)
         callout = one.callout()
         one.reactor.stop()
         callout.answer([Refusal(3)])
@@ -422,15 +364,15 @@ def test_answer_after_the_reactor_has_stopped_is_forgotten() -> None:
 
 def test_question_that_was_not_read_is_forgotten_with_its_reactor() -> None:
     with asking() as one:
-        one.send(produce(("t", 0, RECORDS)))
+        one.send(produce(("t", 0, RECORDS)), LATEST)
         assert select.select([one.reactor.wake_fd], [], [], WAIT_S)[0]
         one.reactor.stop()
-        one._events += one.reactor.take()
+        one.events += one.reactor.take()
 
 
 def test_reactor_that_closes_a_connection_sends_no_answer() -> None:
     with asking() as one:
-        one.send(produce(("t", 0, RECORDS)))
+        one.send(produce(("t", 0, RECORDS)), LATEST)
         event = one.event(CALLOUT)
         one.reactor.close(event.connection_id, "enough")
         assert event.callout is not None
@@ -477,10 +419,10 @@ MALFORMED = {
 def test_malformed_request_closes_the_connection_after_the_answers_before_it(what: str) -> None:
     body, fault = MALFORMED[what]
     with asking() as one:
-        one.send(produce(("t", 0, RECORDS)))
-        one.send_body(body)
+        one.send(produce(("t", 0, RECORDS)), LATEST)
+        one.send_body(0, body, LATEST)
         one.callout().answer([Refusal(3)])
-        one.response()
+        one.response(ProduceResponse, LATEST)
         assert one.client.is_closed_by_server()
         closed = one.event(CLOSED)
         assert closed.reason == f"ProduceRequest v{LATEST}: {fault}"
@@ -495,12 +437,12 @@ def test_tagged_fields_of_every_place_are_skipped() -> None:
     )  # fmt: skip
     header = struct.pack(">hhih", 0, LATEST, 1, -7) + tags
     with asking() as one:
-        one._number = 1
+        one.number = 1
         one.client.sendall(struct.pack(">i", len(header + body)) + header + body)
         callout = one.callout()
         ((topic, partition, records),) = callout.asked
         assert records is not None
         assert (topic, partition, bytes(records)) == ("t", 4, b"abc")
         callout.answer([Refusal(3)])
-        assert one.response().responses[0].partition_responses[0].index == 4
+        assert one.response(ProduceResponse, LATEST).responses[0].partition_responses[0].index == 4
         del callout, records

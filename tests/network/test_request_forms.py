@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from plog._native.request_forms import read_fetch
+from plog._native.request_forms import FetchForm, read_fetch
 from plog.protocol import codec, framing
 from plog.protocol.messages.fetch import FetchRequest
 from tests.handlers.wire import fetch_request
@@ -26,7 +26,7 @@ def frame(version: int, rack: str = "rack") -> bytes:
 @pytest.mark.parametrize("version", VERSIONS)
 def test_every_version_is_read(version: int) -> None:
     form = read_fetch(frame(version), LARGEST)
-    assert form is not None
+    assert isinstance(form, FetchForm)
     ((topic, _, index, epoch, offset, last_epoch, _),) = form.asked
     assert topic == (b"topic" if version <= NAMED_UNTIL else b"")
     assert (index, offset, last_epoch) == (3, 17, -1)
@@ -37,9 +37,11 @@ def test_every_version_is_read(version: int) -> None:
 @pytest.mark.parametrize("version", VERSIONS)
 def test_no_prefix_is_a_request(version: int) -> None:
     whole = frame(version)
-    for cut in range(len(whole)):
-        assert read_fetch(whole[:cut], LARGEST) is None
-    assert read_fetch(whole + b"\0", LARGEST) is None
+    assert read_fetch(whole[:7], LARGEST) is None
+    for cut in range(8, len(whole)):
+        assert isinstance(read_fetch(whole[:cut], LARGEST), str)
+    # As in Kafka, bytes behind a request are nothing.
+    assert read_fetch(whole + b"\0", LARGEST) == read_fetch(whole, LARGEST)
 
 
 @pytest.mark.parametrize("version", range(4, NAMED_UNTIL + 1))
@@ -49,12 +51,13 @@ def test_name_longer_than_its_frame_is_not_read(version: int) -> None:
     longer = b"\xff\xff\xff\xff\7" if version == NAMED_UNTIL else b"\x7f\xff"
     whole = frame(version)
     assert whole.count(length + b"topic") == 1
-    assert read_fetch(whole.replace(length + b"topic", longer + b"topic"), LARGEST) is None
+    fault = "the name of a topic is cut short, or is no text"
+    assert read_fetch(whole.replace(length + b"topic", longer + b"topic"), LARGEST) == fault
 
 
 @pytest.mark.parametrize("version", range(RACK_SINCE, 18))
-def test_rack_that_may_be_no_text_is_left_to_python(version: int) -> None:
+def test_rack_that_is_no_text_is_malformed(version: int) -> None:
     whole = frame(version)
     assert whole.count(b"rack") == 1
-    assert read_fetch(whole, LARGEST) is not None
-    assert read_fetch(whole.replace(b"rack", b"\xffack"), LARGEST) is None
+    fault = "the rack is cut short, or is no text"
+    assert read_fetch(whole.replace(b"rack", b"\xffack"), LARGEST) == fault

@@ -326,8 +326,9 @@ ASKED: dict[str, dict[str, tuple[Struct, int]]] = {
         "Metadata": (MetadataRequest(topics=[]), 9),
     },
     "unusual request": {
-        "a partition named twice": fetch(("t", 0, 0), ("o", 0, 0), ("t", 0, 0)),
-        "a session that is not there": fetch(("t", 0, 0), session=(7, 3)),
+        "unknown acks": (produce_request([("t", 0, make_batch())], acks=7), 9),
+        "a follower": fetch(("t", 0, 0), replica_id=1),
+        "a debugging consumer": fetch(("t", 0, 0), replica_id=-2),
     },
     "unusual partition": {
         "a Produce to none that there is": of(make_batch(), index=7),
@@ -382,7 +383,9 @@ def test_what_is_answered_fast_has_no_reason(asked_of: Running) -> None:
     for _ in range(3):
         asked_of.ask(*of(make_batch()))
         asked_of.ask(*fetch(("t", 0, 0)))
-    assert (reasons(asked_of), asked_of.fast_requests) == (before, fast + 6)
+        asked_of.ask(*fetch(("t", 0, 0), ("o", 0, 0), ("t", 0, 0)))  # named twice
+        asked_of.ask(*fetch(("t", 0, 0), session=(7, 3)))  # no such session
+    assert (reasons(asked_of), asked_of.fast_requests) == (before, fast + 12)
 
 
 SWITCHED_OFF = "switched off"

@@ -15,7 +15,7 @@ from plog._native.faults import Fault
 from plog.client.admin import Admin
 from plog.errors import ErrorCode
 from plog.handlers.request_log import error_text
-from plog.handlers.response_errors import ResponseErrors, codes_of
+from plog.handlers.response_errors import ResponseErrors, codes_of, errors_of
 from plog.ops import watch
 from plog.protocol.api_keys import ApiKey
 from plog.protocol.messages.api_versions import ApiVersionsRequest
@@ -252,7 +252,7 @@ def test_partitions_of_a_transaction_have_errors_of_another_name() -> None:
     topic = AddPartitionsToTxnTopicResult(name="t", results_by_partition=joined)
     response: Any = AddPartitionsToTxnResponse(results_by_topic_v3_and_below=[topic])
     assert set(codes_of(response)) == {48}
-    assert error_text(response) == "INVALID_TXN_STATE"  # in the log of requests, too
+    assert error_text(errors_of(response)) == "INVALID_TXN_STATE"  # in the log of requests, too
 
 
 # -- connections and log lines

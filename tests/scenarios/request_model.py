@@ -10,7 +10,10 @@ ACKS_ALL = -1
 
 @dataclass
 class FakePartition:
-    """A log; `state` is ready, busy, slow, empty, cold, evicted or unusual."""
+    """A log; `state` is ready, busy, slow, empty, cold, evicted, special or unusual.
+
+    Python reads a special one, and refuses an unusual one.
+    """
 
     state: str = "ready"
     room: int | None = None

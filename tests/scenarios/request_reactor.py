@@ -83,6 +83,8 @@ class FakeReactor:
         sent = self.asked.pop(number)
         if sent.kind == PRODUCE:
             self._take_outcomes(number, sent)
+        elif sent.kind == FETCH:
+            self._take_ranges(number, sent)
         elif self.is_dead or self.is_closing:
             self.say(f"{number} is closed")
         else:
@@ -181,7 +183,7 @@ class FakeReactor:
         self.is_dead = self.is_closing = True
         for number in self.line.numbers:
             if number in self.threads or (
-                number in self.asked and self.asked[number].kind == PRODUCE
+                number in self.asked and self.asked[number].kind != OTHER
             ):
                 self.line.leave(number)
                 del self.requests[number]
@@ -246,11 +248,6 @@ class FakeReactor:
 
     def _respond(self, number: int) -> Step | None:
         sent = self.requests[number]
-        if sent.has_stale_session:
-            sent.has_stale_session = False
-            self._happen(number, Event.FOUND_UNUSUAL)
-            self._show(number)
-            return Step.REST
         if self.is_out_of_memory:
             self.say("out of memory for a request")
             return None
@@ -258,6 +255,8 @@ class FakeReactor:
         if sent.kind == PRODUCE and sent.acks == 0:
             self._end(number, f"{number} is done")
             return Step.REST
+        if sent.has_stale_session:
+            sent.refused = {"session": "stale"}
         errors = (f"{name}={error}" for name, error in sent.refused.items())
         self._respond_with(number, " ".join(errors))
         return Step.REST
@@ -269,7 +268,7 @@ class FakeReactor:
 
     def _ask(self, number: int) -> None:
         sent = self.requests[number]
-        if sent.kind == PRODUCE:
+        if sent.kind != OTHER:
             for part, stage in enumerate(self.line.parts(number)):
                 sent.batches[part].is_asked = stage == Stage.UNUSUAL
             self._happen_from(number, Stage.UNUSUAL, Event.TURN_CAME)
@@ -295,7 +294,7 @@ class FakeReactor:
     def _look_again(self, number: int, *, expired: bool) -> None:
         if self.requests[number].kind == FETCH:
             self._happen(number, Event.EXPIRED if expired else Event.CHANGED)
-            self._read(number, thread="again", may_wait=not expired)
+            self._read(number, thread="again")
         elif not self._settle(number) and expired:
             for part, stage in enumerate(self.line.parts(number)):
                 if stage == Stage.APPENDED:
@@ -468,31 +467,55 @@ class FakeReactor:
 
     def _look_at_fetch(self, number: int) -> None:
         sent = self.requests[number]
+        if sent.is_malformed:
+            self._happen(number, Event.FOUND_MALFORMED)
+            return
         self.line.know(number, len(sent.batches))
+        sent.deadline_ms = self.now_ms + sent.wait_ms
         self._read(number, thread="reactor")
 
-    def _read(self, number: int, *, thread: str, may_wait: bool = True) -> None:
-        """Read its partitions; the reactor's thread does not wait for a disk."""
+    def _read(self, number: int, *, thread: str) -> None:
+        """Read its ordinary partitions; the reactor's thread does not wait for a disk."""
         sent = self.requests[number]
-        states = [self.partition(batch.partition).state for batch in sent.batches]
         is_cold = False
-        for part, state in enumerate(states):
-            name = sent.batches[part].partition
-            sent.seen[name] = self.partition(name).changes
-            is_cold |= thread == "reactor" and state in ("cold", "evicted")
-            if state == "unusual" or (is_cold and state == "cold"):
+        for part, batch in enumerate(sent.batches):
+            partition = self.partition(batch.partition)
+            sent.seen[batch.partition] = partition.changes
+            is_cold |= thread == "reactor" and partition.state in ("cold", "evicted")
+            if is_cold and partition.state == "cold":
                 break
-            self._happen(number, Event.WAS_READ, part)
+            is_pythons = partition.state in PYTHONS
+            self._happen(number, Event.FOUND_UNUSUAL if is_pythons else Event.WAS_READ, part)
         if is_cold:
             self._leave_to("disk", number)
-        elif "unusual" in states:
-            self._happen(number, Event.FOUND_UNUSUAL)
-        elif not states:
+        else:
+            self._conclude_fetch(number)
+
+    def _conclude_fetch(self, number: int) -> None:
+        """See whether there is enough, once each partition is read or refused."""
+        sent = self.requests[number]
+        states = {self.partition(batch.partition).state for batch in sent.batches}
+        if not sent.batches:
             self._happen(number, Event.WAS_READ)
-        elif may_wait and sent.wait_ms > 0 and set(states) == {"empty"}:
+        elif Stage.UNUSUAL in self.line.parts(number) or sent.refused:
+            return
+        elif self.now_ms < sent.deadline_ms and states == {"empty"}:
             self._happen(number, Event.TOO_LITTLE)
-            if thread != "again":
-                sent.deadline_ms = self.now_ms + sent.wait_ms
+
+    def _take_ranges(self, number: int, sent: Sent) -> None:
+        """Python has read or refused what it was asked about."""
+        if number not in self.requests:
+            self.say(f"{number} is freed")
+            return
+        for part, batch in enumerate(sent.batches):
+            if not batch.is_asked:
+                continue
+            if self.partition(batch.partition).state == "unusual":
+                self._refuse(number, part, Event.WAS_REFUSED)
+            else:
+                self._happen(number, Event.WAS_READ, part)
+        self._conclude_fetch(number)
+        self._show(number)
 
     # -- the line
 

@@ -47,9 +47,9 @@ class RequestScript:
             Sent(PRODUCE, batches, acks=ACKS[options.get("acks", "1")], wait_ms=timeout_ms)
         )
 
-    def _malformed(self) -> None:
-        """Send a Produce whose bytes are no request."""
-        self._reactor.send(Sent(PRODUCE, is_malformed=True))
+    def _malformed(self, kind: str = "produce") -> None:
+        """Send a Produce, or a Fetch, whose bytes are no request."""
+        self._reactor.send(Sent(FETCH if kind == "fetch" else PRODUCE, is_malformed=True))
 
     def _fetch(self, *words: str) -> None:
         """Send a Fetch: `fetch wait=500 a b`; `session=stale` is found when it is answered."""

@@ -27,7 +27,7 @@ NAMES = st.sampled_from(PARTITIONS)
 FORMS = st.sampled_from(["plain"] * 6 + ["compressed"] * 3 + ["special", "unusual"])
 BATCHES = st.lists(st.builds(Batch, NAMES, FORMS), max_size=3)
 STATES = st.sampled_from(
-    ["ready", "ready", "busy", "slow", "empty", "empty", "cold", "evicted", "unusual"]
+    ["ready", "ready", "busy", "slow", "empty", "empty", "cold", "evicted", "special", "unusual"]
 )
 OF_NO_REQUEST = (Step.REST, Step.READ_ON, Step.READ_LATER, Step.WRITE)
 CLIENTS = [

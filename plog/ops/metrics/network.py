@@ -97,8 +97,13 @@ class Network(Collector):
             yield BROKEN.one(stats.broken)
         if reasons := [((reason,), count) for reason, count in stats.handed_over.items() if count]:
             yield HANDED_OVER.of(reasons)
-        by_python = {**self._handlers, ApiKey.PRODUCE: stats.produce_asked_times}
-        by_python[ApiKey.PRODUCE].add_all(self._handlers.get(ApiKey.PRODUCE, Histogram()))
+        asked: dict[int, Histogram] = {
+            ApiKey.PRODUCE: stats.produce_asked_times,
+            ApiKey.FETCH: stats.fetch_asked_times,
+        }
+        for api, found in asked.items():
+            found.add_all(self._handlers.get(api, Histogram()))
+        by_python = {**self._handlers, **asked}
         times = [
             ((api_name(ApiKey.PRODUCE), FAST), stats.produce_times),
             ((api_name(ApiKey.FETCH), FAST), stats.fetch_times),
@@ -112,8 +117,8 @@ class Network(Collector):
         found = Counter(self._errors.counts)
         for code, count in stats.produce_responses.items():
             found[ApiKey.PRODUCE, code] += count
-        if stats.fetch_responses:
-            found[ApiKey.FETCH, ErrorCode.NONE] += stats.fetch_responses
+        for code, count in stats.fetch_responses.items():
+            found[ApiKey.FETCH, code] += count
         return found
 
 

@@ -1,0 +1,68 @@
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from plog._native.partition_log import FileRange
+from plog._native.produce_callout import LeaderEndpoint
+
+class AskedRange(NamedTuple):
+    """A partition that Python reads, or refuses: what the request says of it.
+
+    The topic is empty where requests go by ids, unless the partition is served.
+    """
+
+    topic: str
+    topic_id: bytes
+    partition: int
+    offset: int
+    max_bytes: int
+    leader_epoch: int
+    last_epoch: int
+
+class Found(NamedTuple):
+    """The fields of the response for it.
+
+    `records` is b"" for none; `aborted` has (producer id, first offset).
+    """
+
+    error: int
+    records: FileRange | bytes | None
+    high_watermark: int
+    last_stable_offset: int
+    log_start_offset: int
+    aborted: Sequence[tuple[int, int]] | None
+    diverging_epoch: int = -1
+    diverging_end: int = -1
+    leader_id: int = -1
+    leader_epoch: int = -1
+
+class FetchCallout:
+    """Asks Python about the unusual partitions of a Fetch, once for each look at its partitions.
+
+    One that goes without an answer is answered with UNKNOWN_SERVER_ERROR. `size` is what the
+    request takes, in bytes. `max_bytes` is what the partitions before the first of these have left
+    of the response; `is_first`: they found nothing, so that the first batch comes whole.
+    """
+
+    size: int
+    version: int
+    correlation_id: int
+    client_id: str | None
+    replica_id: int
+    read_committed: bool
+    max_bytes: int
+    is_first: bool
+    @property
+    def asked(self) -> list[AskedRange]:
+        """The partitions in their order; to be looked at before the answer."""
+
+    def answer(
+        self,
+        found: Sequence[Found],
+        endpoints: Sequence[LeaderEndpoint | tuple[int, str, int, str | None]] = (),
+    ) -> None:
+        """Give the outcome of each partition in `asked`, in that order.
+
+        Raises RuntimeError when it has been answered.
+        """
+    def give_up(self) -> None:
+        """Answer with UNKNOWN_SERVER_ERROR, unless it has been answered."""
