@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from prometheus_client.parser import text_string_to_metric_families
 
-DURATIONS, HANDED_OVER = "plog_request_duration_seconds_count", "plog_handed_over_total"
+DURATIONS, CALLOUTS = "plog_request_duration_seconds_count", "plog_callouts_total"
 LOADED_APIS = ("Produce", "Fetch")
 TIMEOUT_S = 10.0
 
@@ -17,11 +17,11 @@ class Answered(NamedTuple):
     """Counts, by API and path, and of what the fast path left to Python by the reason."""
 
     by_path: Counter[tuple[str, str]]
-    handed_over: Counter[str]
+    callouts: Counter[str]
 
     def since(self, before: Answered) -> Answered:
         """Return what has come since then."""
-        return Answered(self.by_path - before.by_path, self.handed_over - before.handed_over)
+        return Answered(self.by_path - before.by_path, self.callouts - before.callouts)
 
     def fast_share(self, api: str) -> float | None:
         """Return the share of an API's requests that Python never saw; None without requests."""
@@ -36,14 +36,14 @@ def read_page(text: str) -> Answered:
         for sample in family.samples:
             if sample.name == DURATIONS:
                 found.by_path[sample.labels["api"], sample.labels["path"]] = int(sample.value)
-            elif sample.name == HANDED_OVER:
-                found.handed_over[sample.labels["reason"]] = int(sample.value)
+            elif sample.name == CALLOUTS:
+                found.callouts[sample.labels["reason"]] = int(sample.value)
     return found
 
 
 def answered(port: int) -> Answered:
     """Ask the page at a port of 127.0.0.1."""
-    url = f"http://127.0.0.1:{port}/metrics?name[]={DURATIONS}&name[]={HANDED_OVER}"
+    url = f"http://127.0.0.1:{port}/metrics?name[]={DURATIONS}&name[]={CALLOUTS}"
     with urllib.request.urlopen(url, timeout=TIMEOUT_S) as page:
         return read_page(page.read().decode())
 

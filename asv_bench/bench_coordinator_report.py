@@ -226,7 +226,7 @@ def fast(cells: list[Cell]) -> Iterable[Shown]:
             ]
         )
         last = cell.rounds[-1]
-        for what in ("requests", "handed_over"):
+        for what in ("requests", "callouts"):
             told = ", ".join(f"{name} {count:,}" for name, count in last[what].items() if count)
             below.append(f"{cell.row.name}, last round, {what.replace('_', ' ')}: {told}.")
     yield Shown("which plane answers Java's transactions and groups", 1, head, lines, below)
@@ -263,8 +263,8 @@ def copying(cells: list[Cell]) -> Iterable[Shown]:
                 f"{statistics.median(cell.values('foreign_cores')):.2f}",
             ]
         )
-        told = ", ".join(f"{name} {count:,}" for name, count in last["handed_over"].items())
-        below.append(f"{cell.row.name}, {cell.contestant}, last round, handed over: {told}.")
+        told = ", ".join(f"{name} {count:,}" for name, count in last["callouts"].items())
+        below.append(f"{cell.row.name}, {cell.contestant}, last round, callouts: {told}.")
     yield Shown("which plane answers small transactions", 2, head, lines, below)
 
 

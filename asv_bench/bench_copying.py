@@ -165,5 +165,5 @@ def measure_copying(turn: Turn, row: Row, contestant: str) -> Figures:
         "cpu_ms": 1000 * done.server_cpu_s / done.transactions,
         "foreign_cores": done.foreign_cores,
         "requests": {f"{api}, {path}": n for (api, path), n in sorted(counted.by_path.items())},
-        "handed_over": dict(counted.handed_over),
+        "callouts": dict(counted.callouts),
     }

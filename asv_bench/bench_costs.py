@@ -185,7 +185,7 @@ def _produce(turn: Turn, row: Row, way: str, broker: Broker, pids: list[int]) ->
         planes = {
             **shares(counted),
             "requests": {f"{api}, {path}": n for (api, path), n in sorted(counted.by_path.items())},
-            "handed_over": dict(counted.handed_over),
+            "callouts": dict(counted.callouts),
         }
     client.closed()
     records, seconds, transactions = (told[key] for key in ("records", "seconds", "transactions"))

@@ -236,7 +236,7 @@ def show(cells: list[Cell], console: Console) -> None:
             )
             before = cell.row.name
         console.print(table)
-    show_handed_over(cells, console)
+    show_callouts(cells, console)
     for line in [*counts_of(cells), *starts_of(cells), *meanwhile(cells)]:
         console.print(line)
 
@@ -273,7 +273,7 @@ def starts_of(cells: list[Cell]) -> list[str]:
     return [f"{name}: a start takes {_spread(values, 2)} s." for name, values in found.items()]
 
 
-def show_handed_over(cells: list[Cell], console: Console) -> None:
+def show_callouts(cells: list[Cell], console: Console) -> None:
     slow = [cell for cell in cells if any(share < FAST_GOAL for share in cell.values("fast_share"))]
     for cell in slow:
         counts = cell.rounds[-1]["by_python"]

@@ -12,14 +12,16 @@ import asyncio
 import logging
 import socket
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AsyncExitStack, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from plog._native.fetch_sessions import SessionCache
 from plog._native.reactor import Reactor, ReactorStats
+from plog._native.served import ServedPartitions
 from plog.cluster.adoption_state import check_may_start
 from plog.cluster.broker_registration import (
     BrokerRegistration,
@@ -57,7 +59,7 @@ from plog.coordinator.group_coordinator import OFFSETS_TOPIC, GroupCoordinator
 from plog.coordinator.txn_coordinator import TRANSACTIONS_TOPIC, TxnCoordinator
 from plog.handlers.context import Services
 from plog.handlers.dispatch import Dispatcher
-from plog.handlers.fetch_sessions import FetchSessions
+from plog.handlers.registry import Handler, load
 from plog.handlers.response_errors import ResponseErrors
 from plog.network.control_plane import ControlPlane
 from plog.network.listeners import (
@@ -224,9 +226,8 @@ class Broker:
         purgatory: Purgatory[TopicPartition] = Purgatory(loop)
         disks = Disks(several=len(self._static.log_dirs) > 1)
         undo.callback(disks.stop)
-        fast_path = FastPath(disks, INTERNAL_TOPICS) if self._static.fast_path_enable else None
-        if fast_path is not None:
-            undo.callback(fast_path.stop)
+        fast_path = FastPath(disks, INTERNAL_TOPICS)
+        undo.callback(fast_path.stop)
         fence = ControlFence()
         metadata = MetadataCache(fence)
         registration = BrokerRegistration(store, broker_id)
@@ -283,10 +284,9 @@ class Broker:
         )
         undo.callback(transactions.close)
         replicas.on_leadership(transactions.shards.on_leadership)
-        if fast_path is not None:
-            served = fast_path.served
-            settings.on_broker_change(lambda now: served.set_fetch_max_bytes(now.fetch_max_bytes))
-            served.set_fetch_max_bytes(settings.broker().fetch_max_bytes)
+        served = fast_path.served
+        settings.on_broker_change(lambda now: served.set_fetch_max_bytes(now.fetch_max_bytes))
+        served.set_fetch_max_bytes(settings.broker().fetch_max_bytes)
         settings.on_topic_change(replicas.update_topic_settings)
         settings.on_broker_change(lambda _: replicas.renew_settings(settings.topic))
         settings.on_broker_change(lambda _: logs.cleaner.start())
@@ -336,7 +336,6 @@ class Broker:
             features=features,
             controller=controller,
             purgatory=purgatory,
-            fetch_sessions=FetchSessions(self._static.max_incremental_fetch_session_cache_slots),
             groups=groups,
             transactions=transactions,
         )
@@ -350,15 +349,17 @@ class Broker:
                 )
         groups.start(metadata)
         transactions.start()
-        reactor = self._reactor = self._make_reactor(fast_path, services.fetch_sessions)
+        reactor = self._reactor = self._make_reactor(
+            served, SessionCache(self._static.max_incremental_fetch_session_cache_slots)
+        )
 
         def touch(number: int) -> None:
-            at = None if fast_path is None else fast_path.topic_partition(number)
+            at = fast_path.topic_partition(number)
             if at is not None:
                 purgatory.touch(at)
 
         errors = None if self._pages is None else ResponseErrors()
-        dispatcher = Dispatcher(services, errors)
+        dispatcher = Dispatcher(services, self._handlers(), errors)
         control_plane = ControlPlane(
             reactor,
             dispatcher,
@@ -460,7 +461,12 @@ class Broker:
             rack=self._static.broker_rack,
         )
 
-    def _make_reactor(self, fast_path: FastPath | None, sessions: FetchSessions) -> Reactor:
+    def _handlers(self) -> Mapping[int, Handler]:
+        return load()
+
+    def _make_reactor(
+        self, served: ServedPartitions | None, sessions: SessionCache | None
+    ) -> Reactor:
         settings = self._static
         return Reactor(
             threads=settings.num_network_threads,
@@ -474,8 +480,8 @@ class Broker:
             send_buffer_bytes=settings.socket_send_buffer_bytes,
             receive_buffer_bytes=settings.socket_receive_buffer_bytes,
             use_sendfile=settings.socket_sendfile_enable,
-            served=None if fast_path is None else fast_path.served,
-            sessions=None if fast_path is None else sessions.cache,
+            served=served,
+            sessions=sessions,
         )
 
     def _broker_id(self, known: LogDirIdentity, store: EmbeddedStore) -> int:

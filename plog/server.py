@@ -182,7 +182,7 @@ def _exit_after(seconds: float, status: int) -> None:
 
 
 def _log_requests(stats: ReactorStats) -> None:
-    reasons = ", ".join(f"{reason} {n}" for reason, n in stats.handed_over.items() if n)
+    reasons = ", ".join(f"{reason} {n}" for reason, n in stats.callouts.items() if n)
     log.info(
         "%d requests, %d of them on the fast path; passed to Python: %s",
         stats.requests,

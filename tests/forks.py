@@ -25,7 +25,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
+from tests.planes import Plane, environment_of, take_plane
+
 ROOT = Path(__file__).resolve().parent.parent
+MODULES = ("plog.broker", "plog.cli.server", "plog.server")
 LARGEST = 1 << 18
 """Bytes of a request: arguments and environment."""
 NUMBER = struct.Struct("=q")
@@ -62,12 +65,17 @@ class Forked:
     """A process forked by `server`, by default that of brokers; its output goes to a file."""
 
     def __init__(
-        self, arguments: Sequence[str], output: IO[bytes], server: Server | None = None
+        self,
+        arguments: Sequence[str],
+        output: IO[bytes],
+        plane: Plane = Plane.FAST,
+        *,
+        server: Server | None = None,
     ) -> None:
         server = server or server_of("tests.forks")
         request = {
             "arguments": arguments,
-            "environment": dict(os.environ),
+            "environment": {**os.environ, **environment_of(plane)},
             "directory": os.getcwd(),
             "descriptors": resource.getrlimit(resource.RLIMIT_NOFILE),
         }
@@ -113,7 +121,7 @@ class Forked:
 
 def prepare() -> None:
     """Import what a broker's start imports."""
-    for name in ("plog.broker", "plog.cli.server", "plog.handlers", "plog.server"):
+    for name in (*MODULES, "plog.handlers", "tests.oracle.broker"):
         importlib.import_module(name)
     for one in pkgutil.iter_modules(sys.modules["plog.handlers"].__path__, "plog.handlers."):
         importlib.import_module(one.name)
@@ -183,6 +191,7 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, request["descriptors"])
     from plog.cli import main as plog
 
+    take_plane()
     sys.argv = ["plog", *request["arguments"]]
     plog(request["arguments"])
 

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tests.forks import Forked
-from tests.planes import FAST_PATH, Plane, broker_settings
+from tests.planes import Plane, broker_settings, environment_of, plane_or_default
 from tests.waiting import until
 
 START_TIMEOUT_S = 90
@@ -51,6 +51,15 @@ def free_port() -> int:
     raise AssertionError("the ports go round")
 
 
+def _of_plane(command: list[str], plane: Plane) -> list[str]:
+    if plane is Plane.FAST:
+        return command
+    if "-m" in command:
+        at = command.index("-m") + 1
+        return [*command[:at], command[at].replace("plog", "tests.oracle"), *command[at + 1 :]]
+    return [word.replace(" -m plog ", " -m tests.oracle ") for word in command]
+
+
 class BrokerProcess:
     """One `plog server`, with its directory, its port and its log.
 
@@ -62,11 +71,13 @@ class BrokerProcess:
         directory: Path,
         *,
         overrides: dict[str, object] | None = None,
+        plane: Plane | None = None,
         log_dirs: int = 1,
         launcher: list[str] | None = None,
         environment: dict[str, str] | None = None,
     ) -> None:
         self.directory = directory
+        self.plane = plane_or_default(plane)
         self.port = free_port()
         self.log_dirs = [directory / f"data{n}" for n in range(log_dirs)]
         self.log_path = directory / "broker.log"
@@ -109,14 +120,14 @@ class BrokerProcess:
             if self._launcher or self._environment:
                 command = self._launcher or [sys.executable, "-m", "plog", "server"]
                 self._process = subprocess.Popen(
-                    [*command, *arguments],
+                    [*_of_plane(command, self.plane), *arguments],
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,
-                    env={**os.environ, **self._environment},
+                    env={**os.environ, **self._environment, **environment_of(self.plane)},
                 )
             else:
-                self._process = Forked(["server", *arguments], log)
+                self._process = Forked(["server", *arguments], log, self.plane)
         deadline = time.monotonic() + START_TIMEOUT_S
         while True:
             if self._process.poll() is not None:
@@ -143,7 +154,7 @@ class BrokerProcess:
             process.wait()
             raise AssertionError(f"broker does not stop:\n{self.log}") from None
         assert code == 0, f"broker ended with {code}:\n{self.log}"
-        if self.overrides.get(FAST_PATH) == Plane.PLAIN.value:
+        if self.plane is Plane.PLAIN:
             assert self.fast_requests == 0, self.log
 
     def wait(self) -> int:

@@ -377,7 +377,7 @@ METRICS = """# HELP plog_request_duration_seconds From when a request was read t
 plog_request_duration_seconds_count{api="Produce",path="fast"} 99
 plog_request_duration_seconds_count{api="Produce",path="python"} 1
 plog_request_duration_seconds_count{api="Heartbeat",path="python"} 5
-plog_handed_over_total{reason="unusual append"} 7
+plog_callouts_total{reason="unusual append"} 7
 """
 
 
@@ -387,7 +387,7 @@ def test_shares_are_of_what_came_since() -> None:
     before = bench_answered.Answered(Counter({("Produce", "fast"): 98}), Counter())
     since = found.since(before)
     assert since.fast_share("Produce") == 0.5
-    assert since.handed_over == {"unusual append": 7}
+    assert since.callouts == {"unusual append": 7}
 
 
 def test_partition_is_written_as_the_broker_would(tmp_path: Path) -> None:

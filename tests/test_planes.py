@@ -1,4 +1,4 @@
-"""Both planes: a broker is what its test's id says, and whoever sends records asks for both."""
+"""Both planes: a broker has that of its test's id, and tests that send records ask for both."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from tests.compat.clients import Plog, Sent
 from tests.conftest import PLAIN_IN_EVERY_RUN, ROOT
 from tests.handlers.running import Running
 from tests.handlers.wire import create_topic, fetch_one, make_batch, produce
-from tests.planes import FAST_PATH, Plane
+from tests.planes import Plane
 from tests.servers import BrokerProcess
 
 TESTS = Path(__file__).parent
 
 # Modules that start brokers, and why what they send is not sent both ways.
 ONE_PLANE = {
+    "broker/releases.py": "starts brokers of older releases, which have no oracle",
     "broker/test_missed_log_dirs.py": "of what a start finds, whichever path serves it then",
     "cli/test_log_dirs.py": "of a broker that is stopped",
     "compat/programs.py": "of the classes that a client loads",
@@ -88,13 +89,30 @@ def test_broker_in_process_is_of_the_plane(tmp_path: Path, plane: Plane) -> None
 
 @pytest.mark.usefixtures("plane")
 @pytest.mark.parametrize("given", list(Plane))
-def test_what_the_test_sets_goes_before_the_plane(tmp_path: Path, given: Plane) -> None:
-    broker = BrokerProcess(tmp_path, overrides={FAST_PATH: given.value})
-    assert broker.overrides[FAST_PATH] == given.value
+def test_plane_that_the_test_gives_goes_before_that_of_its_id(tmp_path: Path, given: Plane) -> None:
+    assert BrokerProcess(tmp_path, plane=given).plane is given
 
 
-def test_who_asks_for_no_plane_has_the_default(tmp_path: Path) -> None:
-    assert FAST_PATH not in BrokerProcess(tmp_path).overrides
+def test_broker_has_plogs_own_plane_by_default(tmp_path: Path) -> None:
+    assert BrokerProcess(tmp_path).plane is Plane.FAST
+
+
+def test_setting_of_older_releases_is_ignored_with_a_warning(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path, overrides={"fast.path.enable": "false"}) as broker:
+        Plog().produce(broker.bootstrap, "t", [Sent(None, b"v")], idempotent=False)
+    assert "`fast.path.enable` has no effect in plog" in broker.log
+    assert broker.fast_requests > 0
+
+
+ORACLE_MAY_IMPORT = {"plog.handlers.context", "plog.handlers.registry"}
+
+
+def test_oracle_shares_no_decision_with_callouts() -> None:
+    """It uses logs and coordinators, and of the handlers only the frame around them."""
+    for path in (TESTS / "oracle").glob("*.py"):
+        found = set(re.findall(r"^(?:from|import) ([\w.]+)", path.read_text("utf-8"), re.M))
+        assert {one for one in found if one.startswith("plog.handlers")} <= ORACLE_MAY_IMPORT
+        assert not {one for one in found if "callout" in one}
 
 
 def test_modules_that_start_brokers_ask_for_both_planes() -> None:
@@ -102,6 +120,6 @@ def test_modules_that_start_brokers_ask_for_both_planes() -> None:
     for path in TESTS.rglob("*.py"):
         source = path.read_text("utf-8")
         starts = re.search(r"\b(BrokerProcess|Running)\(\s*\w", source)
-        if starts and not re.search(r"\b(planes?|fast_path_enable)\b", source):
+        if starts and not re.search(r"\b(planes?|served_by)\b", source):
             silent.add(str(path.relative_to(TESTS)))
     assert {one for one in silent if not any(fnmatch(one, known) for known in ONE_PLANE)} == set()

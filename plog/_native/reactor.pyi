@@ -53,7 +53,7 @@ class ReactorStats(NamedTuple):
     bytes_out: int
     queued_bytes: int  # memory of requests not yet answered and of receive buffers
     fast_requests: int  # answered, or waiting to be, without Python
-    handed_over: dict[str, int]  # the others, which Python was asked about or got, by the reason
+    callouts: dict[str, int]  # questions to Python, and requests that it got whole, by the reason
     waiting: int  # requests that wait in the reactor, now
     produce_times: Histogram  # from when a request was read to its answer, of those without Python
     produce_asked_times: Histogram  # the same, of those that Python was asked about

@@ -25,8 +25,7 @@ from typing import NamedTuple
 from plog._native.acceptor cimport (
     ADDRESS_BYTES, MAX_LISTENERS, AddressLimit, Door, door_open, door_prepare, door_release)
 from plog._native.callout_reasons cimport (
-    REASON_APPEND, REASON_BATCH, REASON_NONE, REASON_OTHER_API, REASON_PARTITION, REASON_READ, REASON_REQUEST,
-    REASON_SWITCHED_OFF, REASONS)
+    REASON_APPEND, REASON_BATCH, REASON_NONE, REASON_OTHER_API, REASON_PARTITION, REASON_READ, REASON_REQUEST, REASONS)
 from plog._native.error_counts cimport ERROR_CODES, FIRST_ERROR, ErrorCounts
 from plog._native.fetch_callout cimport fetch_callout_about
 from plog._native.fetch_sessions cimport SessionCache
@@ -60,7 +59,6 @@ LEFT = EVENT_LEFT
 CALLOUT = EVENT_CALLOUT
 
 cdef dict REASON_TEXTS = {
-    REASON_SWITCHED_OFF: "switched off",
     REASON_OTHER_API: "other API or version",
     REASON_REQUEST: "unusual request",
     REASON_PARTITION: "unusual partition",
@@ -101,7 +99,7 @@ class ReactorStats(NamedTuple):
     bytes_out: int
     queued_bytes: int
     fast_requests: int
-    handed_over: dict
+    callouts: dict
     waiting: int
     produce_times: object
     produce_asked_times: object
@@ -419,7 +417,7 @@ cdef class Reactor:
         cdef int i
         cdef int reason
         produce_responses, fetch_responses = {}, {}
-        handed_over = dict.fromkeys(REASON_TEXTS.values(), 0)
+        callouts = dict.fromkeys(REASON_TEXTS.values(), 0)
         for i in range(shared.threads):
             closed += atomic_load(&shared.loops[i].closed)
             requests += atomic_load(&shared.loops[i].requests)
@@ -436,7 +434,7 @@ cdef class Reactor:
             fetch_times.add(&shared.loops[i].fetch_times)
             fetch_asked_times.add(&shared.loops[i].fetch_asked_times)
             for reason in range(<int>REASON_NONE + 1, REASONS):
-                handed_over[REASON_TEXTS[reason]] += atomic_load(&shared.loops[i].callouts[reason])
+                callouts[REASON_TEXTS[reason]] += atomic_load(&shared.loops[i].callouts[reason])
         return ReactorStats(
             connections=atomic_load(&shared.door.connections),
             connections_by_listener=tuple(
@@ -450,7 +448,7 @@ cdef class Reactor:
             bytes_out=bytes_out,
             queued_bytes=atomic_load(&shared.budget.frame_bytes) + atomic_load(&shared.budget.buffer_bytes),
             fast_requests=requests - asked,
-            handed_over=handed_over,
+            callouts=callouts,
             waiting=waiting,
             produce_times=produce_times,
             produce_asked_times=produce_asked_times,

@@ -9,7 +9,7 @@ from libc.errno cimport EAGAIN, ECONNRESET, EINTR, ENOMEM
 from libc.stdint cimport int64_t, uint8_t, uint32_t
 from libc.stdio cimport snprintf
 
-from plog._native.callout_reasons cimport REASON_OTHER_API, REASON_SWITCHED_OFF
+from plog._native.callout_reasons cimport REASON_OTHER_API
 from plog._native.closing cimport begin_close, end_stream, finish_close, let_go
 from plog._native.connection cimport (
     FRAME_PARTIAL, FRAME_READY, FRAME_REFUSED, SENT_ENOUGH, SENT_FAILED, bytes_in_socket, drop_answers,
@@ -176,11 +176,11 @@ cdef bint take_frame(Loop* loop, Connection* c, int64_t size) noexcept nogil:
     request.size = size
     if loop.privileged == c:
         loop.privileged = NULL
-    if loop.shared.served == NULL or not c.may_be_fast:
-        request.reason = REASON_SWITCHED_OFF
-    elif p != NULL and head.api_key == PRODUCE_KEY and PRODUCE_SINCE <= head.version <= PRODUCE_UNTIL:
+    if p == NULL or loop.shared.served == NULL or not c.may_be_fast:
+        request.reason = REASON_OTHER_API
+    elif head.api_key == PRODUCE_KEY and PRODUCE_SINCE <= head.version <= PRODUCE_UNTIL:
         request_set_kind(request, KIND_PRODUCE)
-    elif p != NULL and head.api_key == FETCH_KEY and FETCH_SINCE <= head.version <= FETCH_UNTIL:
+    elif head.api_key == FETCH_KEY and FETCH_SINCE <= head.version <= FETCH_UNTIL:
         request_set_kind(request, KIND_FETCH)
     else:
         request.reason = REASON_OTHER_API

@@ -189,10 +189,10 @@ def _figures(seen: Watch) -> dict[str, Any]:
         "slow_log_dirs": seen.after.having("plog_log_dir_slow", "log_dir"),
         "flush_p99_s": seen.percentiles("plog_flush_duration_seconds")[1],
         "apis": [one._asdict() for one in seen.apis()],
-        "handed_over_per_s": {
+        "callouts_per_s": {
             reason: rate
-            for reason in seen.after.labels("plog_handed_over_total", "reason")
-            if (rate := seen.rate("plog_handed_over_total", reason=reason))
+            for reason in seen.after.labels("plog_callouts_total", "reason")
+            if (rate := seen.rate("plog_callouts_total", reason=reason))
         },
         "topics": [
             {
@@ -260,9 +260,9 @@ def _screen(seen: Watch, address: str) -> Screen:
             for one in seen.apis()
         ],
     )
-    handed_over = Table(
+    callouts = Table(
         ("answered in Python because", "per second"),
-        [(reason, f"{rate:,.1f}") for reason, rate in figures["handed_over_per_s"].items()],
+        [(reason, f"{rate:,.1f}") for reason, rate in figures["callouts_per_s"].items()],
     )
     topics = Table(
         ("topic", "partitions", "size", "offsets/s"),
@@ -278,7 +278,7 @@ def _screen(seen: Watch, address: str) -> Screen:
             for one in figures["groups"]
         ],
     )
-    tables = [apis, topics, *(table for table in (handed_over, groups) if table.rows)]
+    tables = [apis, topics, *(table for table in (callouts, groups) if table.rows)]
     return Screen(printable(head), tables)
 
 

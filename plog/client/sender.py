@@ -398,10 +398,12 @@ class Sender(threading.Thread):
         if part.error_code in WRITTEN:
             self._succeed(queue, batch, part.base_offset, part.log_append_time_ms)
             return
-        fault = error_for(part.error_code, f"produce to {queue.partition}: {refusal_text(part)}")
-        fault.record_errors = {
-            error.batch_index: error.batch_index_error_message for error in part.record_errors
-        }
+        errors = [
+            (error.batch_index, error.batch_index_error_message) for error in part.record_errors
+        ]
+        text = refusal_text(part.error_code, part.error_message, errors)
+        fault = error_for(part.error_code, f"produce to {queue.partition}: {text}")
+        fault.record_errors = dict(errors)
         self._come_back(queue, batch, fault, undecided=part.error_code in UNDECIDED)
 
     def _lose(self, node_id: int, fault: KafkaError) -> None:

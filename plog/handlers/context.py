@@ -30,7 +30,6 @@ from plog.cluster.topic_admin import TopicAdmin
 from plog.coordinator.group_coordinator import GroupCoordinator
 from plog.coordinator.txn_coordinator import TxnCoordinator
 from plog.errors import KafkaStorageError, UnknownTopicId
-from plog.handlers.fetch_sessions import FetchSessions
 from plog.handlers.replica_moves import ReplicaMoves
 from plog.network.connections import Connection
 from plog.protocol.framing import RequestHeader
@@ -84,7 +83,6 @@ class Services:
     features: Features
     controller: Controller
     purgatory: Purgatory[TopicPartition]
-    fetch_sessions: FetchSessions
     groups: GroupCoordinator
     transactions: TxnCoordinator
     replica_moves: ReplicaMoves = field(default_factory=ReplicaMoves)

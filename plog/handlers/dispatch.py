@@ -16,9 +16,8 @@ from plog._native.fetch_callout import FetchCallout
 from plog._native.histogram import Histogram
 from plog._native.produce_callout import ProduceCallout
 from plog.errors import ErrorCode, InvalidRequest
-from plog.handlers import fetch_callouts, produce_callouts
 from plog.handlers.context import Context, Services
-from plog.handlers.registry import Answer, Handler, load
+from plog.handlers.registry import Answer, Handler
 from plog.handlers.request_log import is_logged, log_request
 from plog.handlers.response_errors import ResponseErrors, errors_of
 from plog.network.connections import Connection
@@ -33,12 +32,18 @@ class Dispatcher:
     """Answers frames; one for the broker, called by the control plane.
 
     Args:
+        handlers: by API key.
         errors: counts the responses; None: nothing shows the counts.
     """
 
-    def __init__(self, services: Services, errors: ResponseErrors | None) -> None:
+    def __init__(
+        self,
+        services: Services,
+        handlers: Mapping[int, Handler],
+        errors: ResponseErrors | None,
+    ) -> None:
         self._services = services
-        self._handlers = load()
+        self._handlers = handlers
         self.times = {key: Histogram() for key in self._handlers}
         """From when a request was read to its answer, of each API."""
         self._errors = errors
@@ -57,6 +62,7 @@ class Dispatcher:
         handler = self._handlers.get(header.api_key)
         if handler is None:
             raise CloseConnection(f"API key {header.api_key} is not supported")
+        function = handler.function
         if not handler.min_version <= header.api_version <= handler.max_version:
             if header.api_key == ApiKey.API_VERSIONS:
                 return self._unsupported_api_versions(handler, header)
@@ -64,6 +70,8 @@ class Dispatcher:
                 f"{handler.request.__name__} v{header.api_version} is not supported; "
                 f"supported are v{handler.min_version} to v{handler.max_version}"
             )
+        if function is None:
+            raise CloseConnection(f"{handler.request.__name__} is not served on this listener")
         try:
             request, _ = codec.decode(
                 handler.request,
@@ -76,7 +84,7 @@ class Dispatcher:
             raise CloseConnection(
                 f"{handler.request.__name__} v{header.api_version}: {fault}"
             ) from fault
-        answer = handler.function(Context(self._services, connection, header), request)
+        answer = function(Context(self._services, connection, header), request)
         if inspect.isawaitable(answer):
             return self._later(connection, header, answer)
         return self._reply(connection, header, answer)
@@ -91,11 +99,9 @@ class Dispatcher:
         """
         api_key = ApiKey.PRODUCE if isinstance(callout, ProduceCallout) else ApiKey.FETCH
         header = RequestHeader(api_key, callout.version, callout.correlation_id, callout.client_id)
-        ctx = Context(self._services, connection, header)
-        if isinstance(callout, ProduceCallout):
-            decided = await produce_callouts.decide(ctx, callout)
-        else:
-            decided = await fetch_callouts.decide(ctx, callout)
+        decide = self._handlers[api_key].decide
+        assert decide is not None
+        decided = await decide(Context(self._services, connection, header), callout)
         if is_logged():
             errors = Counter(one.error for one in decided.outcomes if one.error != ErrorCode.NONE)
             self._log(connection, header, _now_us() - connection.received_us, errors)

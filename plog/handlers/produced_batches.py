@@ -1,8 +1,8 @@
-"""What a produced batch must be before it is appended: one, whole, valid, in its topic's codec.
+"""Checks a produced batch before it is appended: one, whole, valid, in its topic's codec.
 
 Owns the checks of one partition's batch and its rewriting, which take processor time
-and touch no file, so that any thread may do them. Who leads the partition is asked
-before, and what the log says after.
+and touch no file, so that any thread may do them. The leader of the partition is looked up
+before, and the log decides after.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ AT_CODEC, CODEC_MASK, TRANSACTIONAL = 22, 7, 1 << 4
 GZIP_DEFAULT_LEVEL = -1
 """In compression.gzip.level: zlib's own default."""
 REWRITTEN_TOGETHER_BYTES = 8 << 20
-"""Of batches that expand further one is compressed anew at a time, as validation expands one at a
-time: it takes three times its records meanwhile."""
+"""A batch that expands further is recompressed alone, as validation expands one at a time: it takes
+three times its records meanwhile."""
 
 _one_at_a_time = threading.Lock()
 
@@ -97,8 +97,8 @@ def made_ready(
 ) -> bytearray | memoryview:
     """Return a batch as it is to be appended, after a look at every record.
 
-    It is `records` itself, with the right max_timestamp, or another in the topic's codec. What is
-    stamped when it is appended is missing: offset, leader epoch, and the time with LogAppendTime.
+    It is `records` itself, with the right max_timestamp, or another in the topic's codec. The
+    append stamps the rest: offset, leader epoch, and the time with LogAppendTime.
 
     Raises:
         RecordsRefused: a record, or the batch, is not as it should be.

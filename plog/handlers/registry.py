@@ -1,15 +1,16 @@
 """Which function answers which API at which versions: the list ApiVersions is derived from.
 
-A handler is declared beside its code with `@handles`; the families are
+A handler is declared beside its code with `@handles` or `@decides`; the families are
 imported by `load`. What is not declared here is neither served nor advertised.
 """
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, NamedTuple, TypeVar
 
+from plog.network.control_plane import Decided
 from plog.protocol.schema import Struct
 from plog.settings.definitions import BrokerSettings
 
@@ -20,7 +21,7 @@ FAMILIES = (
     "consumer_groups",
     "elections",
     "features",
-    "fetch",
+    "fetch_callouts",
     "group_admin",
     "group_offsets",
     "groups",
@@ -28,7 +29,7 @@ FAMILIES = (
     "members",
     "metadata",
     "offsets",
-    "produce",
+    "produce_callouts",
     "reassignments",
     "topics",
     "transaction_admin",
@@ -41,7 +42,9 @@ Answer = Struct | None
 """A response message, or None where the protocol sends none (Produce with acks=0)."""
 
 HandlerFunction = Callable[[Any, Any], Answer | Awaitable[Answer]]
+DecideFunction = Callable[[Any, Any], Coroutine[Any, Any, Decided]]
 F = TypeVar("F", bound=HandlerFunction)
+D = TypeVar("D", bound=DecideFunction)
 
 
 class Handler(NamedTuple):
@@ -51,9 +54,11 @@ class Handler(NamedTuple):
     min_version: int
     max_version: int
     advertised_min: int
-    function: HandlerFunction
+    function: HandlerFunction | None
+    """None: the reactor answers, and asks `decide` about unusual partitions."""
     is_on: Callable[[BrokerSettings], bool] = lambda settings: True
     """Whether the settings let it be served; if not, it is not advertised."""
+    decide: DecideFunction | None = None
 
 
 HANDLERS: dict[int, Handler] = {}
@@ -75,18 +80,43 @@ def handles(
             (Produce: clients take an absent version 0 for a broker without compression).
         is_on: tells whether the broker's settings let it be served.
     """
-    low, high = (int(bound) for bound in versions.split("-"))
 
     def declare(function: F) -> F:
-        if request.api.key in HANDLERS:
-            raise TypeError(f"{request.__name__} has two handlers")
-        if not request.api.versions.low <= low <= high <= request.api.versions.high:
-            raise TypeError(f"{request.__name__} declares no versions {versions}")
-        lowest = low if advertised_min is None else advertised_min
-        HANDLERS[request.api.key] = Handler(request, low, high, lowest, function, is_on)
+        _add(
+            _of_versions(request, versions, advertised_min)._replace(function=function, is_on=is_on)
+        )
         return function
 
     return declare
+
+
+def decides(
+    request: type[Struct], *, versions: str, advertised_min: int | None = None
+) -> Callable[[D], D]:
+    """Declare the decorated coroutine to decide about unusual partitions of `request`.
+
+    The reactor answers the requests themselves. The arguments are those of `handles`.
+    """
+
+    def declare(decide: D) -> D:
+        _add(_of_versions(request, versions, advertised_min)._replace(decide=decide))
+        return decide
+
+    return declare
+
+
+def _of_versions(request: type[Struct], versions: str, advertised_min: int | None) -> Handler:
+    low, high = (int(bound) for bound in versions.split("-"))
+    if not request.api.versions.low <= low <= high <= request.api.versions.high:
+        raise TypeError(f"{request.__name__} declares no versions {versions}")
+    return Handler(request, low, high, low if advertised_min is None else advertised_min, None)
+
+
+def _add(handler: Handler) -> None:
+    key = handler.request.api.key
+    if key in HANDLERS:
+        raise TypeError(f"{handler.request.__name__} has two handlers")
+    HANDLERS[key] = handler
 
 
 def load() -> dict[int, Handler]:

@@ -1,7 +1,7 @@
 """Leave for writes that begin a transaction in a partition (KIP-890).
 
 Owns the question to the transaction's coordinator, which must know the partition before the first
-record of a transaction is there: else nobody would ever end it. Clients of version 2 leave it to
+record of a transaction is there: else it would never end. Clients of version 2 leave it to
 their writes to join; those before have joined, and are asked about. What the ordinary next batch of
 a transaction is, the log knows by itself.
 """
@@ -141,7 +141,7 @@ async def _join(
         error = ErrorCode(refusal.code)
     if error is ErrorCode.NONE:
         return None
-    # Whoever joins by writing knows that one transaction may have to wait for another.
+    # A client that joins by writing knows that one transaction may have to wait for another.
     come_again = COME_AGAIN - {ErrorCode.CONCURRENT_TRANSACTIONS}
     return _refusal(error, transactional_id, producer, come_again=come_again)
 

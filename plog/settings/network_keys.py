@@ -83,9 +83,9 @@ class NetworkKeys(Settings):
     fast_path_enable = key(
         "fast.path.enable",
         BOOLEAN,
-        "plog's own. Let network threads answer ordinary requests. Without it "
-        "Python handles every request, with the same responses.",
+        "plog's own. Older releases answered every request in Python without it.",
         default=True,
+        no_effect="network threads always answer Produce and Fetch",
     )
     metrics_listener = key(
         "metrics.listener",

@@ -38,7 +38,6 @@ from tests.compat.coordinated import (
 from tests.compat.made import made_once
 from tests.conftest import ROOT
 from tests.group_members import member
-from tests.planes import FAST_PATH
 from tests.servers import BrokerProcess
 from tests.waiting import until
 
@@ -195,16 +194,13 @@ def verify(bootstrap: str, end: int) -> None:
 
 
 def older_broker(directory: Path, release: Release) -> BrokerProcess:
-    """Return a broker of a release, which is built if need be; the first knows no fast path."""
-    broker = BrokerProcess(
+    """Return a broker of a release, which is built if need be."""
+    return BrokerProcess(
         directory,
         overrides=release.settings,
         launcher=[sys.executable, "-P", "-m", "plog", "server"],
         environment={"PYTHONPATH": str(built(release.commit))},
     )
-    if release is FIRST:
-        broker.overrides.pop(FAST_PATH, None)
-    return broker
 
 
 def built(commit: str) -> Path:

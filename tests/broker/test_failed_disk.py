@@ -23,6 +23,8 @@ import sys, time
 from plog import broker, server
 from plog.cli import main
 from tests.crash.power_cut import fail_sync_when_told
+from tests.planes import take_plane
+take_plane()
 fail_sync_when_told()
 {more}
 main(["server", *sys.argv[1:]])

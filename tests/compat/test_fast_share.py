@@ -122,7 +122,7 @@ def test_java_in_transactions_and_groups_hardly_meets_python(
         read = consumer.result()
         consumer.closed()
     assert read["records"] > 0
-    told = f"{dict(found.by_path)}, left to Python: {dict(found.handed_over)}, {done}"
+    told = f"{dict(found.by_path)}, left to Python: {dict(found.callouts)}, {done}"
     record_property("figures", f"{java.name}: {told}")
     # What Python answers is each transaction's first write to a partition, whatever the rate.
     first_writes = PARTITIONS * (done["transactions"] + 1)
@@ -160,7 +160,7 @@ def test_of_an_application_that_copies_python_sees_what_it_must(
     assert fetched is not None
     told = (
         f"{java.name}, {load}: {done.transactions} transactions, {done.produces} Produces, fast"
-        f" {produced:.2%}, Fetches fast {fetched:.2%}, left to Python {dict(found.handed_over)},"
+        f" {produced:.2%}, Fetches fast {fetched:.2%}, left to Python {dict(found.callouts)},"
         f" {dict(found.by_path)}"
     )
     record_property("figures", told)
@@ -169,7 +169,7 @@ def test_of_an_application_that_copies_python_sees_what_it_must(
     if begins_by_writing(java):
         # Each has the first write of a transaction to a partition; no other is left.
         assert 0 < by_python <= PARTITIONS * (done.transactions + 1), told
-        assert found.handed_over["unusual append"] <= by_python + 1, told
+        assert found.callouts["unusual append"] <= by_python + 1, told
     else:
         assert produced >= GOAL, told
         assert found.by_path["AddPartitionsToTxn", "python"] > 0, told

@@ -211,8 +211,8 @@ class Twin:
 @pytest.fixture
 def twins(tmp_path: Path, recorded: Recording) -> Iterator[tuple[Twin, Twin]]:
     made = []
-    for name in ("true", "false"):
-        running = Running(tmp_path / name, fast_path_enable=name)
+    for plane in Plane:
+        running = Running(tmp_path / plane.value, plane=plane)
         identity = prepare(running.port, running.port)
         made.append(Twin(running, recorded.identity, identity))
     fast, plain = made
@@ -230,7 +230,7 @@ def test_recorded_traffic_is_answered_alike(
     answered_fast: Counter[int] = Counter()
     handlers_own: Counter[int] = Counter()
     read: dict[TopicPartition, set[int]] = defaultdict(set)
-    reasons = Counter(fast.running.handed_over)
+    reasons = Counter(fast.running.callouts)
     for exchange in recorded.exchanges:
         key, version, *_ = exchange.header
         before = fast.running.fast_requests
@@ -246,7 +246,7 @@ def test_recorded_traffic_is_answered_alike(
     assert plain.running.fast_requests == 0
     # The replay was of all that the client did.
     assert read == dict.fromkeys(PARTITIONS, OFFSETS)
-    reasons = Counter(fast.running.handed_over) - reasons
+    reasons = Counter(fast.running.callouts) - reasons
     with capsys.disabled():
         shares = [f"{ApiKey(key).name} {answered_fast[key]}/{asked[key]}" for key in sorted(asked)]
         print(f"\n  by the fast path: {', '.join(shares)}; others: {dict(reasons)} ", end="")

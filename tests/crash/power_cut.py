@@ -268,7 +268,9 @@ def fail_sync_when_told() -> None:
 if __name__ == "__main__":
     from plog._native import faults
     from plog.cli import main
+    from tests.planes import take_plane
 
+    take_plane()
     fail_sync_when_told()
     faults.record_durability(sys.argv[1])
     record_names(Path(sys.argv[1]))

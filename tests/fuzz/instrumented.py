@@ -174,7 +174,7 @@ def fuzz(target: str, *options: str, corpora: list[Path], kernels: Path | None =
         arguments = [str(temporary), target, *limits, *options, *map(str, corpora)]
         with tempfile.TemporaryFile() as output:
             server = server_of("tests.fuzz.child", str(kernels or ""), env=_environment())
-            run = Forked(arguments, output, server)
+            run = Forked(arguments, output, server=server)
             try:
                 status = run.wait()
             except BaseException:

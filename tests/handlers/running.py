@@ -19,19 +19,21 @@ from plog.protocol.messages.fetch import FetchResponse
 from plog.protocol.schema import Struct
 from plog.settings.definitions import BrokerSettings
 from tests.handlers.wire import WAIT_MS, eventually, fetch_request, speak
-from tests.planes import broker_settings
+from tests.oracle.broker import OracleBroker
+from tests.planes import Plane, broker_settings, plane_or_default
 from tests.servers import free_port
 
 
 class Running:
     """A broker in this process, on an event loop of its own."""
 
-    def __init__(self, directory: Path, **settings: object) -> None:
+    def __init__(self, directory: Path, *, plane: Plane | None = None, **settings: object) -> None:
         self.directory = directory
         self.port = free_port()
         given = {key.replace("_", "."): value for key, value in settings.items()}
         texts = broker_settings(self.port, str(directory), given)
-        self.broker = Broker(BrokerSettings({key: str(value) for key, value in texts.items()}))
+        make = Broker if plane_or_default(plane) is Plane.FAST else OracleBroker
+        self.broker = make(BrokerSettings({key: str(value) for key, value in texts.items()}))
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
@@ -72,8 +74,8 @@ class Running:
         return self.broker.reactor_stats.fast_requests
 
     @property
-    def handed_over(self) -> dict[str, int]:
-        return self.broker.reactor_stats.handed_over
+    def callouts(self) -> dict[str, int]:
+        return self.broker.reactor_stats.callouts
 
     def until_waiting(self, count: int = 1) -> None:
         """Wait until so many requests are parked in the reactor."""

@@ -129,14 +129,14 @@ def test_fast_path(running: Running, name: str) -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_handler(running: Running, name: str) -> None:
     moves = led(running, CASES[name])
-    before = sum(running.handed_over.values())
+    before = sum(running.callouts.values())
     # A producer that is new is the handler's.
     data = make_batch(producer=(PRODUCER_ID, 0, 0))
     running.send(produce_request([(moves.partition.topic_partition.topic, 0, data)]), 9)
     eventually(lambda: moves.log.log_end_offset == 1, "the batch is appended")
     in_loop(running, lambda: take(moves, CASES[name].steps))
     (part,) = flat(decoded(ProduceResponse, 9, running.receive()))
-    assert sum(running.handed_over.values()) > before
+    assert sum(running.callouts.values()) > before
     assert ErrorCode(part.error_code) == CASES[name].error
 
 

@@ -32,6 +32,7 @@ from tests.handlers.wire import (
     fetched,
     make_batch,
 )
+from tests.planes import Plane
 
 COMMITTED = 1
 ONE, TWO, THREE = 901, 902, 903
@@ -193,12 +194,12 @@ def test_reader_that_waits_at_the_end_is_told_of_what_is_aborted_then(
     waiting = fetch_request((logs.topic, 0, end), isolation_level=COMMITTED, max_wait_ms=WAIT_MS)
     fast.send(waiting, 12)
     fast.until_waiting()
-    before = fast.handed_over
+    before = fast.callouts
     logs.abort(TWO)
     answer = fast.receive()
     (part,) = fetched(decoded(FetchResponse, 12, answer)).values()
     assert listed(part) == [(TWO, end)]
-    assert fast.handed_over == before
+    assert fast.callouts == before
     assert answer[4:] == twins.plain.ask(waiting, 12)[4:]
 
 
@@ -432,7 +433,7 @@ def test_broker_that_starts_again_knows_them(tmp_path: Path) -> None:
     for one in twins.both:
         one.stop()
     twins.fast = Running(tmp_path / "fast")
-    twins.plain = Running(tmp_path / "plain", fast_path_enable="false")
+    twins.plain = Running(tmp_path / "plain", plane=Plane.PLAIN)
     twins.both = (twins.fast, twins.plain)
     logs = Logs(twins.both, topic)
     read_everywhere(twins, logs)

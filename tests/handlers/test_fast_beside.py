@@ -32,6 +32,7 @@ from tests.handlers.wire import (
     make_batch,
     produce_request,
 )
+from tests.planes import Plane
 
 LARGE_BYTES = 100_000
 """Of noise, which lz4 makes no smaller: more than the reactor expands itself."""
@@ -144,7 +145,7 @@ def test_damaged_one_is_refused_in_its_place(led: Running) -> None:
         found = answered(led, 4)
     assert found == [(0, 1), (ErrorCode.CORRUPT_MESSAGE, -1), (0, 2), (0, 3)]
     assert order(led) == [0, 1, 3, 4]
-    assert led.handed_over["unusual batch"] == 1
+    assert led.callouts["unusual batch"] == 1
 
 
 def test_what_comes_behind_one_for_python_is_not_appended_before_it(led: Running) -> None:
@@ -173,7 +174,7 @@ def test_large_ones_of_one_connection_are_expanded_at_once(fast: Running) -> Non
         if most > 1:
             break
     assert 1 < most <= 4
-    assert fast.handed_over["unusual batch"] == 0
+    assert fast.callouts["unusual batch"] == 0
 
 
 def test_many_bombs_in_one_small_request_are_not_the_reactors(fast: Running) -> None:
@@ -190,7 +191,7 @@ def test_many_bombs_in_one_small_request_are_not_the_reactors(fast: Running) -> 
         if most > 0:
             break
     assert most == 1
-    assert sum(fast.handed_over[why] for why in ("unusual batch", "unusual append")) == 0
+    assert sum(fast.callouts[why] for why in ("unusual batch", "unusual append")) == 0
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -233,7 +234,7 @@ def test_new_producer_whose_first_batches_are_large(led: Running) -> None:
         assert answered(led, 4) == [(0, 1), (0, 2), (0, 3), (0, 4)]
     assert order(led) == [0, 1, 2, 3, 4]
     # From its second batch on the producer is the fast path's.
-    assert led.handed_over["unusual append"] == 1
+    assert led.callouts["unusual append"] == 1
 
 
 def test_clients_that_go_meanwhile_harm_nobody(led: Running) -> None:
@@ -341,12 +342,12 @@ def test_cold_reads_keep_no_produce_waiting(fast: Running) -> None:
         fast.receive()
 
 
-@pytest.mark.parametrize("fast_path", ["true", "false"])
+@pytest.mark.parametrize("served_by", list(Plane), ids=str)
 @pytest.mark.parametrize("what", ["new producer", "roll"])
 def test_record_without_acks_is_appended_though_its_client_goes(
-    tmp_path: Path, fast_path: str, what: str
+    tmp_path: Path, served_by: Plane, what: str
 ) -> None:
-    running = Running(tmp_path, fast_path_enable=fast_path, log_segment_bytes=250_000)
+    running = Running(tmp_path, plane=served_by, log_segment_bytes=250_000)
     create_topic(running.wire, "t", partitions=3)
     for index in range(3):
         running.ask(small(0, index=index), VERSION)
@@ -406,12 +407,12 @@ def test_memory_of_what_waits_is_counted_whoever_has_read_it(fast: Running) -> N
     assert counted[0] == counted[1] > 300 * 100
 
 
-@pytest.mark.parametrize("fast_path", ["true", "false"])
+@pytest.mark.parametrize("served_by", list(Plane), ids=str)
 @pytest.mark.parametrize("acks", [1, -1])
 def test_nonsense_behind_a_produce_takes_no_answer_away(
-    tmp_path: Path, fast_path: str, acks: int
+    tmp_path: Path, served_by: Plane, acks: int
 ) -> None:
-    running = Running(tmp_path, fast_path_enable=fast_path)
+    running = Running(tmp_path, plane=served_by)
     create_topic(running.wire, "t")
     for request in (small(0, acks=acks), large(1, acks=acks)):
         with socket.create_connection(("127.0.0.1", running.port)) as sock:

@@ -47,6 +47,7 @@ from tests.handlers.wire import (
     make_batch,
     produce_request,
 )
+from tests.planes import Plane
 
 
 def partitions_by_disk(running: Running) -> tuple[str, int, int]:
@@ -118,7 +119,7 @@ def test_disk_that_becomes_slow_is_waited_for_once(two_disks: Running) -> None:
         # They are read in one round, and written one partition after the other.
         answers = ask_in_one_go(two_disks, *((request, 9) for request in requests))
     assert [produced(frame) for frame in answers] == [(0, 0)] * len(indexes)
-    assert two_disks.handed_over["unusual append"] == len(indexes) - 1 > 1
+    assert two_disks.callouts["unusual append"] == len(indexes) - 1 > 1
 
 
 def test_large_batch_is_given_up_after_its_first_slow_write(two_disks: Running) -> None:
@@ -127,7 +128,7 @@ def test_large_batch_is_given_up_after_its_first_slow_write(two_disks: Running) 
     large = produce_request([("t", slow, make_batch([b"v" * 900_000]))], acks=1)
     with faults(Fault("pwritev", delay_us=100_000, times=1, path_prefix=disk)):
         assert produced(two_disks.ask(large, 9)) == (0, 0)
-    assert two_disks.handed_over["unusual append"] == 1
+    assert two_disks.callouts["unusual append"] == 1
     assert produced(two_disks.ask(large, 9)) == (0, 1)
     whole = fetch_request(("t", slow, 0), partition_max_bytes=2_000_000)
     assert records_of(two_disks.ask(whole, 12)) > 1_800_000
@@ -146,7 +147,7 @@ def test_request_for_two_disks_waits_once_for_one_that_becomes_slow(two_disks: R
         (part.error_code, part.base_offset) for part in flat(decoded(ProduceResponse, 9, frame))
     ]
     assert told == [(0, 0)] * 16
-    assert two_disks.handed_over["unusual append"] == 1
+    assert two_disks.callouts["unusual append"] == 1
 
 
 def test_large_write_by_many_quick_calls_is_no_slow_one(
@@ -200,10 +201,10 @@ def test_round_is_written_as_far_as_the_disk_is_fast(
         for one in producers:
             one.send(1, 10, slow)  # makes it known
             told += one.answers(1)
-        handed_over = passed = two_disks.handed_over["unusual append"]
+        callouts = passed = two_disks.callouts["unusual append"]
         # How much is read in one round is the moment's; more than one write of 128 KB is to be.
         for attempt in range(1, 31):
-            if passed > handed_over:
+            if passed > callouts:
                 break
             make_fast(two_disks, disk)
             make_fast(two_disks, str(quick_path.parent))
@@ -223,8 +224,8 @@ def test_round_is_written_as_far_as_the_disk_is_fast(
                 for one in producers:
                     told += one.answers(3)
             two_disks.receive()
-            passed = two_disks.handed_over["unusual append"]
-    assert passed > handed_over
+            passed = two_disks.callouts["unusual append"]
+    assert passed > callouts
     assert sorted(told) == [(0, offset) for offset in range(len(told))]
     assert end_of(two_disks, "t", slow) == len(told)
 
@@ -237,7 +238,7 @@ def test_slow_disk_does_not_keep_the_handlers_either(two_disks: Running) -> None
         new = [make_batch(producer=(producer_id, 0, 0)) for producer_id in (71, 72)]
         two_disks.send(produce_request([("t", slow, new[0])], acks=1), 9)
         until = time.monotonic() + WAIT_MS / 1000
-        while two_disks.handed_over["unusual append"] == 0:
+        while two_disks.callouts["unusual append"] == 0:
             assert time.monotonic() < until
             time.sleep(0.001)
         two_disks.wire.ask(produce_request([("t", quick, new[1])], acks=1), 9)
@@ -266,7 +267,7 @@ def test_cold_read_keeps_nobody_waiting(two_disks: Running) -> None:
         assert two_disks.broker.reactor_stats.waiting == 1
         frame = two_disks.receive()
     assert records_of(frame) == len(data)
-    assert two_disks.handed_over["unusual read"] == 0
+    assert two_disks.callouts["unusual read"] == 0
 
 
 def test_cold_read_of_which_a_part_has_gone_meanwhile_is_the_handlers(fast: Running) -> None:
@@ -295,7 +296,7 @@ def test_cold_read_of_which_a_part_has_gone_meanwhile_is_the_handlers(fast: Runn
     first, second = answer.responses[0].partitions
     assert (first.error_code, second.error_code) == (ErrorCode.OFFSET_OUT_OF_RANGE, ErrorCode.NONE)
     assert len(second.records) == len(data)
-    assert fast.handed_over["unusual read"] == 1
+    assert fast.callouts["unusual read"] == 1
 
 
 def test_client_that_goes_while_its_disk_is_slow_harms_nobody(two_disks: Running) -> None:
@@ -327,9 +328,9 @@ def test_stopping_waits_for_what_a_slow_disk_is_writing(two_disks: Running) -> N
         stopping.join()
 
 
-@pytest.mark.parametrize("fast_path", ["true", "false"])
-def test_flush_that_takes_longer_than_the_timeout_is_told(tmp_path: Path, fast_path: str) -> None:
-    one = Running(tmp_path, fast_path_enable=fast_path)
+@pytest.mark.parametrize("served_by", list(Plane), ids=str)
+def test_flush_that_takes_longer_than_the_timeout_is_told(tmp_path: Path, served_by: Plane) -> None:
+    one = Running(tmp_path, plane=served_by)
     create_topic(one.wire, "t")
     with faults(Fault("fdatasync", delay_us=400_000)):
         frame = one.ask(produce_request([("t", 0, make_batch())], timeout_ms=50), 9)
@@ -354,11 +355,11 @@ def test_flush_that_fails_is_told_to_all_who_wait(fast: Running) -> None:
         assert part.error_code == ErrorCode.KAFKA_STORAGE_ERROR
 
 
-@pytest.mark.parametrize("fast_path", ["true", "false"])
+@pytest.mark.parametrize("served_by", list(Plane), ids=str)
 def test_flush_without_a_descriptor_keeps_its_clients_waiting(
-    tmp_path: Path, fast_path: str
+    tmp_path: Path, served_by: Plane
 ) -> None:
-    one = Running(tmp_path, fast_path_enable=fast_path)
+    one = Running(tmp_path, plane=served_by)
     create_topic(one.wire, "t")
     with faults(Fault("open_directory", errno=errno.EMFILE, times=1)):
         frame = one.ask(produce_request([("t", 0, make_batch())]), 9)
@@ -375,11 +376,11 @@ def test_flush_without_a_descriptor_keeps_its_clients_waiting(
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO])
 def test_write_that_fails_is_told_as_the_handler_tells_it(tmp_path: Path, error: int) -> None:
     answers = []
-    for name in ("true", "false"):
-        one = Running(tmp_path / name, fast_path_enable=name)
+    for plane in Plane:
+        one = Running(tmp_path / plane.value, plane=plane)
         create_topic(one.wire, "t")
         one.ask(produce_request([("t", 0, make_batch())]), 9)
-        with faults(Fault("pwritev", errno=error, path_prefix=str(tmp_path / name / "t-0"))):
+        with faults(Fault("pwritev", errno=error, path_prefix=str(tmp_path / plane.value / "t-0"))):
             frame = one.ask(produce_request([("t", 0, make_batch())]), 9)
         (part,) = flat(decoded(ProduceResponse, 9, frame))
         answers.append((part.error_code, part.base_offset, part.record_errors))
@@ -390,10 +391,10 @@ def test_write_that_fails_is_told_as_the_handler_tells_it(tmp_path: Path, error:
     assert answers[:2] == answers[2:]
 
 
-@pytest.mark.parametrize("fast_path", ["true", "false"])
+@pytest.mark.parametrize("served_by", list(Plane), ids=str)
 @pytest.mark.parametrize("acks", [1, -1])
 def test_partition_that_there_is_no_room_for_is_refused_and_its_neighbours_are_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, acks: int, fast_path: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, acks: int, served_by: Plane
 ) -> None:
     rooms: dict[Path, DiskRoom] = {}
 
@@ -403,7 +404,7 @@ def test_partition_that_there_is_no_room_for_is_refused_and_its_neighbours_are_n
     monkeypatch.setattr(FullLogDirs, "look", look)
     monkeypatch.setattr(Filesystem, "device", lambda _, path: path)  # as if each were a disk
     disks = [tmp_path / "disk0", tmp_path / "disk1"]
-    one = Running(tmp_path, log_dirs=",".join(map(str, disks)), fast_path_enable=fast_path)
+    one = Running(tmp_path, log_dirs=",".join(map(str, disks)), plane=served_by)
     create_topic(one.wire, "t", 4)
     full, *_ = (n for n in range(4) if (disks[0] / f"t-{n}").exists())
     first, last = (n for n in range(4) if (disks[1] / f"t-{n}").exists())
@@ -417,17 +418,17 @@ def test_partition_that_there_is_no_room_for_is_refused_and_its_neighbours_are_n
         assert [(part.error_code, part.base_offset) for part in answers] == expected
         taken = len(batch) if offset else 0
         assert rooms[disks[0]].left == offset * len(batch) + len(batch) // 2 - taken
-    assert one.fast_requests == (2 if fast_path == "true" else 0)
+    assert one.fast_requests == (2 if served_by is Plane.FAST else 0)
     one.stop()
 
 
-@pytest.mark.parametrize("fast_path", ["true", "false"])
+@pytest.mark.parametrize("served_by", list(Plane), ids=str)
 def test_partitions_of_one_request_take_of_the_same_room(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fast_path: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, served_by: Plane
 ) -> None:
     rooms: list[DiskRoom] = []
     monkeypatch.setattr(FullLogDirs, "look", lambda _, live: rooms.append(live.room))
-    one = Running(tmp_path, fast_path_enable=fast_path)
+    one = Running(tmp_path, plane=served_by)
     create_topic(one.wire, "t", 20)
     batch = make_batch([b"v" * 1000])
     rooms[-1].left = 3 * len(batch) + 1
@@ -456,7 +457,7 @@ def test_refused_write_says_nothing_of_a_slow_disk(
         frame = one.ask(produce_request([("t", 0, make_batch())], acks=1), 9)
         (part,) = flat(decoded(ProduceResponse, 9, frame))
         assert part.error_code == ErrorCode.KAFKA_STORAGE_ERROR
-    assert one.handed_over["unusual append"] == 100
+    assert one.callouts["unusual append"] == 100
     assert disks[-1].is_slow(tmp_path)
     one.stop()
 

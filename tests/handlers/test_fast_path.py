@@ -43,6 +43,7 @@ from tests.handlers.wire import (
     make_batch,
     produce_request,
 )
+from tests.planes import Plane
 
 # -- Produce
 
@@ -371,7 +372,7 @@ def test_random_traffic_is_answered_alike(twins: Twins) -> None:
             version = draw.choice(range(4, IDS_SINCE))
         answer, expected = (one.ask(request, version) for one in twins.both)
         assert answer == expected, (request, version)
-    assert twins.fast.fast_requests - before > 200, twins.fast.handed_over
+    assert twins.fast.fast_requests - before > 200, twins.fast.callouts
 
 
 # -- what would keep others waiting
@@ -403,13 +404,11 @@ def test_batch_that_expands_to_very_much_is_looked_at_beside_the_reactor(twins: 
     twins.ask(produce_request([(topic, 0, bomb)]), 9, fast=False)
 
 
-@pytest.mark.parametrize("fast_path", ["true", "false"])
-def test_a_broker_without_sendfile_answers_the_same_bytes(tmp_path: Path, fast_path: str) -> None:
+@pytest.mark.parametrize("served_by", list(Plane), ids=str)
+def test_a_broker_without_sendfile_answers_the_same_bytes(tmp_path: Path, served_by: Plane) -> None:
     answers = []
     for sendfile in ("true", "false"):
-        running = Running(
-            tmp_path / sendfile, fast_path_enable=fast_path, socket_sendfile_enable=sendfile
-        )
+        running = Running(tmp_path / sendfile, plane=served_by, socket_sendfile_enable=sendfile)
         create_topic(running.wire, "t")
         for number in range(20):
             values = [b"%d" % number * 10_000, b"v" * 200_000]
@@ -435,7 +434,7 @@ def segments_in(running: Running) -> int:
 def test_head_of_an_answer_goes_in_one_segment_with_its_records(
     tmp_path: Path, sendfile: str
 ) -> None:
-    running = Running(tmp_path, fast_path_enable="true", socket_sendfile_enable=sendfile)
+    running = Running(tmp_path, plane=Plane.FAST, socket_sendfile_enable=sendfile)
     create_topic(running.wire, "t")
     for _ in range(2):
         running.ask(produce_request([("t", 0, make_batch())], acks=1), 9)

@@ -38,6 +38,7 @@ from tests.handlers.wire import (
     produce_request,
     walk_all,
 )
+from tests.planes import Plane
 
 VERSION = 9
 
@@ -89,11 +90,11 @@ def test_round_whose_write_fails_is_told_as_the_handlers_tell_it(
     tmp_path: Path, error: int
 ) -> None:
     answers = []
-    for name in ("true", "false"):
-        one = Running(tmp_path / name, fast_path_enable=name)
+    for plane in Plane:
+        one = Running(tmp_path / plane.value, plane=plane)
         create_topic(one.wire, "t")
         one.ask(produce(b"first"), VERSION)
-        with faults(Fault("pwritev", errno=error, path_prefix=str(tmp_path / name / "t-0"))):
+        with faults(Fault("pwritev", errno=error, path_prefix=str(tmp_path / plane.value / "t-0"))):
             answers.append(together(one, *(produce(b"%d" % n) for n in range(5))))
         one.stop()
     assert answers[0] == answers[1] == [[(ErrorCode.KAFKA_STORAGE_ERROR, -1)]] * 5

@@ -39,6 +39,7 @@ from tests.handlers.wire import (
     make_batch,
     produce_request,
 )
+from tests.planes import Plane
 from tests.transactions.test_administration import write_marker
 from tests.transactions.transactor import Transactor, read
 
@@ -118,7 +119,7 @@ class Pair:
         before = self.fast.fast_requests
         yield
         answered = self.fast.fast_requests - before
-        assert answered == (requests if fast else 0), self.fast.handed_over
+        assert answered == (requests if fast else 0), self.fast.callouts
 
     def produce(
         self, at: TopicPartition, *values: bytes, fast: bool, **options: Any
@@ -147,10 +148,10 @@ class Pair:
 @pytest.fixture(scope="module")
 def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Running, Running]]:
     made = []
-    for fast in ("true", "false"):
+    for plane in Plane:
         directory = tmp_path_factory.mktemp("transactions")
         disks = ",".join(str(directory / f"disk{n}") for n in range(2))
-        made.append(Running(directory, log_dirs=disks, fast_path_enable=fast, **SETTINGS))
+        made.append(Running(directory, log_dirs=disks, plane=plane, **SETTINGS))
     yield made[0], made[1]
     for one in made:
         one.stop()
@@ -310,10 +311,10 @@ def test_leave_ends_before_the_marker_is_written(pair: Pair, at: TopicPartition,
         else:
             following = Transactor(Line(fast), pair.name)  # type: ignore[arg-type]
             assert following.init() is ErrorCode.CONCURRENT_TRANSACTIONS
-        end, before = log.log_end_offset, (fast.fast_requests, fast.handed_over)
+        end, before = log.log_end_offset, (fast.fast_requests, fast.callouts)
         late = write_of(one, at, b"late", 1)
         one.wire.send(late, 11)  # type: ignore[arg-type]
-        eventually(lambda: (fast.fast_requests, fast.handed_over) != before, "it is looked at")
+        eventually(lambda: (fast.fast_requests, fast.callouts) != before, "it is looked at")
         assert (fast.fast_requests, log.log_end_offset) == (before[0], end)
     finally:
         log.let_go()

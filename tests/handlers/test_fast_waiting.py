@@ -53,7 +53,7 @@ def test_roll_in_the_middle_of_a_request_appends_each_batch_once(twins: Twins) -
         assert answer == expected
         offsets = [part.base_offset for part in flat(decoded(ProduceResponse, 9, answer))]
         assert offsets == [first] * 3
-    assert twins.fast.handed_over["unusual append"] > 0
+    assert twins.fast.callouts["unusual append"] > 0
 
 
 @pytest.mark.parametrize("by_handler", [False, True])
@@ -79,9 +79,9 @@ def test_handler_that_waits_is_woken_by_the_fast_path(fast: Running) -> None:
     topic, _ = create_topic(fast.wire)
     begun = time.monotonic()
     # A debugging consumer: the handlers' business.
-    handed_over = sum(fast.handed_over.values())
+    callouts = sum(fast.callouts.values())
     fast.send(fetch_request((topic, 0, 0), max_wait_ms=WAIT_MS, replica_id=-2), 12)
-    eventually(lambda: sum(fast.handed_over.values()) > handed_over, "it is handed over")
+    eventually(lambda: sum(fast.callouts.values()) > callouts, "it is handed over")
     fast.wire.ask(MetadataRequest(topics=[]), 9)  # a handler that begins behind it
     before = fast.fast_requests
     fast.wire.ask(produce_request([(topic, 0, make_batch())]), 9)
@@ -95,14 +95,14 @@ def test_request_that_is_asked_about_repeatedly_counts_once(fast: Running) -> No
     request = fetch_request(
         (topic, 0, 0), max_wait_ms=WAIT_MS, replica_id=-2, min_bytes=2 * len(make_batch())
     )
-    before, asked = fast.fast_requests, sum(fast.handed_over.values())
+    before, asked = fast.fast_requests, sum(fast.callouts.values())
     fast.send(request, 12)
     for _ in range(2):
         fast.until_waiting()
         fast.wire.ask(produce_request([(topic, 0, make_batch())]), 9)
     assert records_of(fast.receive()) == 2 * len(make_batch())
     assert fast.fast_requests == before + 2
-    assert sum(fast.handed_over.values()) >= asked + 2
+    assert sum(fast.callouts.values()) >= asked + 2
 
 
 def test_fetch_that_waits_follows_its_log_to_another_directory(tmp_path: Path) -> None:
@@ -256,7 +256,7 @@ def test_roll_behind_a_produce_that_waits_appends_each_batch_once(fast: Running)
     for n, frame in enumerate(frames):
         parts = flat(decoded(ProduceResponse, 9, frame))
         assert [(part.error_code, part.base_offset) for part in parts] == [(0, n), (0, n)]
-    assert fast.handed_over["unusual append"] > 0
+    assert fast.callouts["unusual append"] > 0
 
 
 def test_each_produce_that_waits_has_a_time_of_its_own(fast: Running) -> None:

@@ -42,9 +42,7 @@ main(["server", *sys.argv[1:]])
 def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
     """A broker that holds its interpreter lock for a while when it is sent SIGUSR1."""
     launcher = [sys.executable, "-c", HOLDING, str(tmp_path / "held")]
-    with BrokerProcess(
-        tmp_path, launcher=launcher, overrides={"fast.path.enable": "true"}
-    ) as running:
+    with BrokerProcess(tmp_path, launcher=launcher) as running:
         yield running
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from plog.errors import ErrorCode, NetworkException
-from plog.handlers import produce as handler
+from plog.handlers import produce_callouts as handler
 from plog.protocol.messages.configs import (
     IncrementalAlterableConfig,
     IncrementalAlterConfigsRequest,
@@ -41,6 +41,7 @@ from tests.handlers.wire import (
     speak,
     walk_all,
 )
+from tests.planes import Plane
 from tests.servers import BrokerProcess
 
 DAY_MS = 24 * 3_600_000
@@ -643,7 +644,7 @@ def test_batch_is_stamped_by_the_setting_it_was_checked_under(
         assert go_on.wait(WAIT_MS / 1000)
         return ready
 
-    one = Running(tmp_path, fast_path_enable="false")
+    one = Running(tmp_path, plane=Plane.FAST)
     create_topic(one.wire, "t", message_timestamp_type="LogAppendTime")
     monkeypatch.setattr(handler, "made_ready", made_ready_and_kept)
     # With CreateTime it would have been refused.
@@ -673,7 +674,7 @@ def test_batch_that_expands_keeps_no_other_client_waiting(
         return made_ready(*arguments)
 
     monkeypatch.setattr(handler, "made_ready", made_ready_later)
-    one = Running(tmp_path, fast_path_enable="false")
+    one = Running(tmp_path, plane=Plane.FAST)
     create_topic(one.wire, "t", message_timestamp_type="LogAppendTime")
     small = make_batch([bytes(20 << 20)], codec=4)
     assert len(small) < 10_000

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from plog._native.faults import Fault
-from plog.handlers import fetch as fetching
+from plog.handlers import fetch_callouts
 from plog.protocol.messages.fetch import FetchResponse
 from plog.protocol.messages.list_offsets import (
     ListOffsetsPartition,
@@ -39,6 +39,7 @@ from tests.handlers.wire import (
     make_batch,
     produce_request,
 )
+from tests.oracle import fetch as oracle
 from tests.planes import Plane
 
 PRODUCE, FETCH = 9, 12
@@ -301,13 +302,16 @@ def test_cold_records_that_are_not_enough_are_read_once_and_waited_with(
     make_fast(two_disks, 0)
     asked = count_threads(two_disks, monkeypatch)
     looks: list[int] = []
-    read_all = fetching._read_all
+    where, name = (
+        (oracle, "_read_all") if plane is Plane.PLAIN else (fetch_callouts._Reading, "read")
+    )
+    read = getattr(where, name)
 
     def counted(*args: object, **options: object) -> object:
         looks.append(1)
-        return read_all(*args, **options)
+        return read(*args, **options)
 
-    monkeypatch.setattr(fetching, "_read_all", counted)
+    monkeypatch.setattr(where, name, counted)
     request = cold_fetch(3, min_bytes=3 * len(LARGE), max_wait_ms=WAIT_MS)
     # The handler looks again before it waits. The reactor waits, and asks again when there is more.
     looked, threads = (3, 1) if plane is Plane.PLAIN else (2, 2)

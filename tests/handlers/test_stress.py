@@ -37,6 +37,7 @@ from tests.handlers.stress import (
     check_log,
 )
 from tests.handlers.wire import Speaker, eventually, speak
+from tests.planes import Plane
 
 pytestmark = pytest.mark.usefixtures("soon_fast_again")  # else troubled disks are slow throughout
 
@@ -122,7 +123,7 @@ class Stress:
         try:
             world.run(seconds, workers, needed)
             world.counts["answered fast"] = self.running.fast_requests
-            print(dict(sorted(world.counts.items())), self.running.handed_over)
+            print(dict(sorted(world.counts.items())), self.running.callouts)
             assert world.failures == []
             wire = speak(self.running.port)
             for topic, count in world.partitions.items():
@@ -155,14 +156,14 @@ HAPPENS = (
 )
 
 
-@pytest.mark.parametrize("fast_path", ["true", "false"])
-def test_everything_at_once(tmp_path: Path, complaints: list[str], fast_path: str) -> None:
-    stress = Stress(tmp_path, run_seed(), {"fast_path_enable": fast_path})
+@pytest.mark.parametrize("served_by", list(Plane), ids=str)
+def test_everything_at_once(tmp_path: Path, complaints: list[str], served_by: Plane) -> None:
+    stress = Stress(tmp_path, run_seed(), {"plane": served_by})
     counts = stress.run(3.0, stress.workers(CLIENTS), needed=HAPPENS)
     assert complaints == []
     for what in HAPPENS:
         assert counts.get(what, 0) > 0, counts
-    assert (counts["answered fast"] > 0) == (fast_path == "true")
+    assert (counts["answered fast"] > 0) == (served_by is Plane.FAST)
 
 
 def under_load(directory: Path, seed: int, seconds: float, run_seconds: float) -> dict[str, int]:

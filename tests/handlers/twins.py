@@ -20,6 +20,7 @@ from tests.handlers.wire import (
     fetch_request,
     fresh_name,
 )
+from tests.planes import Plane
 
 PRODUCE_VERSIONS = range(3, 13)
 FETCH_VERSIONS = range(4, 18)
@@ -37,7 +38,7 @@ class Twins:
 
     def __init__(self, directory: Path) -> None:
         self.fast = Running(directory / "fast", num_partitions=3)
-        self.plain = Running(directory / "plain", num_partitions=3, fast_path_enable="false")
+        self.plain = Running(directory / "plain", num_partitions=3, plane=Plane.PLAIN)
         self.both = (self.fast, self.plain)
         self.ids_of: dict[Running, dict[str, uuid.UUID]] = {one: {} for one in self.both}
 
@@ -57,7 +58,7 @@ class Twins:
         before = self.fast.fast_requests
         answer, expected = (one.ask(request, version) for one in self.both)
         assert without_times(answer) == without_times(expected)
-        assert (self.fast.fast_requests > before) is fast, self.fast.handed_over
+        assert (self.fast.fast_requests > before) is fast, self.fast.callouts
         return answer
 
     def ask_by_id(
@@ -70,7 +71,7 @@ class Twins:
             for one in self.both
         )
         assert answer == expected
-        assert (self.fast.fast_requests > before) is fast, self.fast.handed_over
+        assert (self.fast.fast_requests > before) is fast, self.fast.callouts
 
 
 GONE = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
@@ -113,7 +114,7 @@ class TwinSession:
                 frame = frame.replace(topic_id.bytes, b"I" * 16)
             frames.append(frame)
         assert frames[0] == frames[1]
-        assert (self.twins.fast.fast_requests > before) is fast, self.twins.fast.handed_over
+        assert (self.twins.fast.fast_requests > before) is fast, self.twins.fast.callouts
         self.epoch += 1
         return {
             (topic.topic, part.partition_index): part

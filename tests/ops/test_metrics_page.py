@@ -116,7 +116,7 @@ def test_other_apis_are_pythons_and_why_is_told(broker: Measured, wire: Speaker)
     seen = Watch(before, broker.reading())
     metadata = next(one for one in seen.apis() if one.api == "Metadata")
     assert metadata.fast_share == 0
-    assert seen.rate("plog_handed_over_total", reason="other API or version") > 0
+    assert seen.rate("plog_callouts_total", reason="other API or version") > 0
 
 
 def test_disks_are_told(broker: Measured, wire: Speaker) -> None:
@@ -223,9 +223,9 @@ def test_top_shows_and_tells(broker: Measured, wire: Speaker) -> None:
     assert figures["sent_bytes_per_s"] > 0
     assert next(one for one in figures["topics"] if one["topic"] == "shown")["offsets_per_s"] > 0
     assert figures["appended_records_per_s"] > 0
-    handed_over = figures["handed_over_per_s"]
+    callouts = figures["callouts_per_s"]
     asked = next(one for one in figures["apis"] if one["api"] == "ApiVersions")
-    assert handed_over["other API or version"] == pytest.approx(asked["per_s"], rel=0.2)
+    assert callouts["other API or version"] == pytest.approx(asked["per_s"], rel=0.2)
     # One that nobody has written to yet counts as slow where there are several.
     assert set(figures["slow_log_dirs"]) <= set(map(str, broker.log_dirs))
     assert figures["appended_bytes_per_s"] > 100 * figures["appended_records_per_s"]
@@ -391,7 +391,7 @@ def test_names_follow_prometheus_rules_and_the_docs_know_them(
     _, _, section = text.partition("### The fast path")
     section, _, _ = section.partition("\n## ")
     documented = set(re.findall(r"^\| `([^`]+)` \|", section, re.MULTILINE))
-    assert documented == set(Reactor().stats().handed_over)
+    assert documented == set(Reactor().stats().callouts)
 
 
 def test_page_is_openmetrics_for_a_reader_that_accepts_it(broker: Measured, wire: Speaker) -> None:

@@ -37,6 +37,7 @@ from tests.handlers.wire import (
     produce,
     produce_request,
 )
+from tests.planes import Plane
 from tests.waiting import until
 
 VERSIONS = ApiVersionsRequest(client_software_name="m", client_software_version="1")
@@ -88,9 +89,9 @@ def test_disk_that_counts_as_slow_is_told(running: Running) -> None:
     assert watch.read(address, 0).having(name, "log_dir") == []
 
 
-@pytest.mark.parametrize("fast", ["true", "false"])
-def test_appended_records_never_fall_and_log_ends_may(tmp_path: Path, fast: str) -> None:
-    running = Running(tmp_path, metrics_listener="127.0.0.1:0", fast_path_enable=fast)
+@pytest.mark.parametrize("served_by", list(Plane), ids=str)
+def test_appended_records_never_fall_and_log_ends_may(tmp_path: Path, served_by: Plane) -> None:
+    running = Running(tmp_path, metrics_listener="127.0.0.1:0", plane=served_by)
     address = f"127.0.0.1:{running.broker.metrics_port}"
     batch = make_batch([b"x" * 100] * 3)
 
@@ -106,7 +107,7 @@ def test_appended_records_never_fall_and_log_ends_may(tmp_path: Path, fast: str)
     records, size, _ = appended()  # by this whole process
     for _ in range(4):
         produce(running.wire, "falls", batch)
-    assert running.fast_requests == (4 if fast == "true" else 0)
+    assert running.fast_requests == (4 if served_by is Plane.FAST else 0)
     assert appended() == (records + 12, size + 4 * len(batch), 12)
     with Admin(f"127.0.0.1:{running.port}") as admin:
         admin.delete_topic("falls")
@@ -114,9 +115,9 @@ def test_appended_records_never_fall_and_log_ends_may(tmp_path: Path, fast: str)
     running.stop()
 
 
-@pytest.mark.parametrize("fast", ["true", "false"])
+@pytest.mark.parametrize("served_by", list(Plane), ids=str)
 def test_directory_without_room_is_seen_to_refuse_records(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fast: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, served_by: Plane
 ) -> None:
     rooms: dict[Path, DiskRoom] = {}
 
@@ -124,7 +125,7 @@ def test_directory_without_room_is_seen_to_refuse_records(
         rooms[live.path] = live.room
 
     monkeypatch.setattr(FullLogDirs, "look", look)
-    running = Running(tmp_path, metrics_listener="127.0.0.1:0", fast_path_enable=fast)
+    running = Running(tmp_path, metrics_listener="127.0.0.1:0", plane=served_by)
     address = f"127.0.0.1:{running.broker.metrics_port}"
 
     def told() -> tuple[float, float]:
@@ -173,11 +174,11 @@ def test_wait_for_the_disk_counts_also_of_a_request_that_is_pythons_after_it(
 # -- the network
 
 
-@pytest.mark.parametrize("fast", ["true", "false"])
-def test_connections_are_counted_and_those_turned_away(tmp_path: Path, fast: str) -> None:
+@pytest.mark.parametrize("served_by", list(Plane), ids=str)
+def test_connections_are_counted_and_those_turned_away(tmp_path: Path, served_by: Plane) -> None:
     inside = 5  # the two that it begins with are among them
     running = Running(
-        tmp_path, metrics_listener="127.0.0.1:0", max_connections=inside, fast_path_enable=fast
+        tmp_path, metrics_listener="127.0.0.1:0", max_connections=inside, plane=served_by
     )
 
     def told() -> tuple[float, float, float]:
@@ -212,15 +213,15 @@ def was_turned_away(running: Running) -> bool:
             return True
 
 
-@pytest.mark.parametrize("fast", ["true", "false"])
+@pytest.mark.parametrize("served_by", list(Plane), ids=str)
 @pytest.mark.parametrize("sendfile", ["true", "false"])
 def test_bytes_are_those_that_came_and_those_that_went(
-    tmp_path: Path, fast: str, sendfile: str
+    tmp_path: Path, served_by: Plane, sendfile: str
 ) -> None:
     running = Running(
         tmp_path,
         metrics_listener="127.0.0.1:0",
-        fast_path_enable=fast,
+        plane=served_by,
         socket_sendfile_enable=sendfile,
     )
     names = "plog_received_bytes_total", "plog_sent_bytes_total"
@@ -294,18 +295,17 @@ def test_requests_that_wait_are_told(running: Running) -> None:
 
 # -- why requests are Python's
 
-HANDED_OVER = "plog_handed_over_total"
+CALLOUTS = "plog_callouts_total"
 
 
 def reasons(running: Running) -> dict[str, int]:
     """Return the counts by reason. Reasons that were never seen are not on the page."""
     now = reading(running)
     seen = {
-        reason: int(now.value(HANDED_OVER, reason=reason))
-        for reason in now.labels(HANDED_OVER, "reason")
+        reason: int(now.value(CALLOUTS, reason=reason)) for reason in now.labels(CALLOUTS, "reason")
     }
     assert all(seen.values())
-    return {**dict.fromkeys([*ASKED, SWITCHED_OFF], 0), **seen}
+    return {**dict.fromkeys(list(ASKED), 0), **seen}
 
 
 def of_producer(sequence: int) -> bytes:
@@ -388,22 +388,8 @@ def test_what_is_answered_fast_has_no_reason(asked_of: Running) -> None:
     assert (reasons(asked_of), asked_of.fast_requests) == (before, fast + 12)
 
 
-SWITCHED_OFF = "switched off"
-
-
-def test_path_that_is_switched_off_is_the_only_reason(tmp_path: Path) -> None:
-    running = Running(tmp_path, metrics_listener="127.0.0.1:0", fast_path_enable="false")
-    create_topic(running.wire, "t")
-    before = reasons(running)
-    # Every reason has a case here or above.
-    assert set(running.broker.reactor_stats.handed_over) == {*ASKED, SWITCHED_OFF}
-    usual = [of(make_batch()), fetch(("t", 0, 0)), (VERSIONS, 3)]
-    unusual = [next(iter(cases.values())) for cases in ASKED.values()]
-    for count, request in enumerate([*usual, *unusual], 1):
-        running.ask(*request)
-        assert reasons(running) == {**before, SWITCHED_OFF: before[SWITCHED_OFF] + count}
-    assert running.fast_requests == 0
-    running.stop()
+def test_every_reason_has_a_case(asked_of: Running) -> None:
+    assert set(asked_of.broker.reactor_stats.callouts) == set(ASKED)
 
 
 # -- the page

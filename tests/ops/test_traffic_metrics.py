@@ -38,6 +38,7 @@ from tests.handlers.wire import (
     produce_request,
     walk_all,
 )
+from tests.planes import Plane
 from tests.servers import free_port
 from tests.waiting import until
 
@@ -58,7 +59,7 @@ def running(
         one = Running(
             tmp_path_factory.mktemp("traffic"),
             metrics_listener="127.0.0.1:0",
-            fast_path_enable=str(request.param == "fast").lower(),
+            plane=Plane.FAST if request.param == "fast" else Plane.PLAIN,
             listeners=f"PLAINTEXT://127.0.0.1:{port},OTHER://127.0.0.1:{other}",
             listener_security_protocol_map="PLAINTEXT:PLAINTEXT,OTHER:PLAINTEXT",
             offsets_topic_num_partitions=1,

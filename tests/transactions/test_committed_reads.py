@@ -17,6 +17,7 @@ from plog.types import TopicPartition
 from tests.committed import kept_records
 from tests.handlers.running import Running
 from tests.handlers.wire import create_topic, fetch_request, fetched, fresh_name
+from tests.planes import Plane
 from tests.transactions.transactor import COMMITTED, Transactor
 
 
@@ -24,7 +25,7 @@ from tests.transactions.transactor import COMMITTED, Transactor
 def running(tmp_path: Path) -> Iterator[Running]:
     one = Running(
         tmp_path,
-        fast_path_enable="false",
+        plane=Plane.PLAIN,
         transaction_state_log_num_partitions=1,
         offsets_topic_num_partitions=1,
     )

@@ -13,13 +13,14 @@ from plog.cluster.own_appends import OwnAppends
 from plog.cluster.partition import Partition
 from plog.coordinator.txn_events import Producer
 from plog.errors import ErrorCode, NotLeaderOrFollower
-from plog.handlers import produce
-from plog.handlers.transactional_writes import Leave, leave_to_write
+from plog.handlers import produce_callouts
+from plog.handlers.transactional_writes import Leave
 from plog.protocol.messages.topics import DeleteTopicsRequest
 from plog.types import TopicPartition
 from tests.coordinator.conftest import GROUP, await_coordinator
 from tests.handlers.running import Running
 from tests.handlers.wire import WAIT_MS, Speaker, create_topic, fresh_name, speak
+from tests.oracle import produce as oracle
 from tests.planes import Plane
 from tests.transactions.conftest import Enter
 from tests.transactions.transactor import Transactor, committed_offset, read
@@ -165,6 +166,8 @@ def test_write_whose_log_is_made_anew_before_its_append_is_told_to_come_again(
     at = TopicPartition("t", 0)
     one = Transactor(running.wire, "its-name", own_epochs=own_epochs).start()
     one.join(at)
+    asking = produce_callouts if plane is Plane.FAST else oracle
+    leave_to_write = asking.leave_to_write
 
     def make_anew() -> None:
         with closing(speak(running.port)) as other:
@@ -173,11 +176,11 @@ def test_write_whose_log_is_made_anew_before_its_append_is_told_to_come_again(
 
     async def leave_before_it_is_made_anew(*asked: Any, **how: Any) -> dict[TopicPartition, Leave]:
         left = await leave_to_write(*asked, **how)
-        monkeypatch.setattr(produce, "leave_to_write", leave_to_write)
+        monkeypatch.setattr(asking, "leave_to_write", leave_to_write)
         await asyncio.to_thread(make_anew)
         return left
 
-    monkeypatch.setattr(produce, "leave_to_write", leave_before_it_is_made_anew)
+    monkeypatch.setattr(asking, "leave_to_write", leave_before_it_is_made_anew)
     told = one.produce(at)
     assert told.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER, told
     assert "its verification belongs to" in (told.error_message or "")

@@ -30,8 +30,10 @@ BROKEN = Family(
     "plog_broken_requests_total",
     "Connections closed by an internal error in the order of a request's stages.",
 )
-HANDED_OVER = Family(
-    "plog_handed_over_total", "Requests handed over from the fast path to Python.", ("reason",)
+CALLOUTS = Family(
+    "plog_callouts_total",
+    "Questions to Python about requests, and requests that it answers.",
+    ("reason",),
 )
 DURATION = TimesFamily(
     "plog_request_duration_seconds",
@@ -59,7 +61,7 @@ class Network(Collector):
         SENT,
         RESPONSES,
         BROKEN,
-        HANDED_OVER,
+        CALLOUTS,
         DURATION,
     )
 
@@ -95,8 +97,8 @@ class Network(Collector):
             )
         if stats.broken:
             yield BROKEN.one(stats.broken)
-        if reasons := [((reason,), count) for reason, count in stats.handed_over.items() if count]:
-            yield HANDED_OVER.of(reasons)
+        if reasons := [((reason,), count) for reason, count in stats.callouts.items() if count]:
+            yield CALLOUTS.of(reasons)
         asked: dict[int, Histogram] = {
             ApiKey.PRODUCE: stats.produce_asked_times,
             ApiKey.FETCH: stats.fetch_asked_times,

@@ -1,5 +1,6 @@
 """Produce: record sets to leaders."""
 
+from collections.abc import Sequence
 from typing import Final
 
 from plog.errors import error_for
@@ -93,14 +94,13 @@ MOST_REASONS: Final = 3
 """So many records are named where people read why a batch was refused: it may be hundreds."""
 
 
-def refusal_text(part: PartitionProduceResponse) -> str:
-    """Say for people why a partition's records were refused."""
-    texts = [part.error_message or str(error_for(part.error_code))]
-    texts += [
-        f"record {error.batch_index}: {error.batch_index_error_message}"
-        for error in part.record_errors[:MOST_REASONS]
-    ]
-    if len(part.record_errors) > MOST_REASONS:
+def refusal_text(
+    error: int, message: str | None, record_errors: Sequence[tuple[int, str | None]]
+) -> str:
+    """Say for people why a partition's records were refused: the text of each by its index."""
+    texts = [message or str(error_for(error))]
+    texts += [f"record {index}: {text}" for index, text in record_errors[:MOST_REASONS]]
+    if len(record_errors) > MOST_REASONS:
         texts.append("...")
     return "; ".join(texts)
 

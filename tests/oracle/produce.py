@@ -26,16 +26,6 @@ from plog.errors import (
     TransactionalIdAuthorizationFailed,
 )
 from plog.handlers.context import Context
-from plog.handlers.produced_batches import (
-    LOG_APPEND_TIME,
-    RecordsRefused,
-    check_header,
-    is_compressed,
-    is_transactional,
-    made_ready,
-)
-from plog.handlers.registry import handles
-from plog.handlers.transactional_writes import Leave, leave_to_write
 from plog.network.control_plane import CloseConnection
 from plog.protocol.messages.produce import (
     BatchIndexAndErrorMessage,
@@ -50,6 +40,15 @@ from plog.protocol.messages.produce import (
 from plog.storage.log import Log
 from plog.storage.verification import Verification
 from plog.types import NO_OFFSET, NO_TIMESTAMP, TopicPartition
+from tests.oracle.produced_batches import (
+    LOG_APPEND_TIME,
+    RecordsRefused,
+    check_header,
+    is_compressed,
+    is_transactional,
+    made_ready,
+)
+from tests.oracle.transactional_writes import Leave, leave_to_write
 
 T = TypeVar("T")
 
@@ -128,7 +127,6 @@ class Appended:
         return self.wait is None
 
 
-@handles(ProduceRequest, versions="3-12", advertised_min=0)
 async def produce(ctx: Context, request: ProduceRequest) -> ProduceResponse | None:
     """Append every batch; one partition's error leaves the others alone.
 
@@ -424,8 +422,13 @@ def close_on_error(parts: Iterable[Appended]) -> None:
         code = ErrorCode(part.response.error_code)
         if code != ErrorCode.NONE:
             raise CloseConnection(
-                f"produce with acks=0 failed: {code.name}: {refusal_text(part.response)}"
+                f"produce with acks=0 failed: {code.name}: {_text(part.response)}"
             )
+
+
+def _text(part: PartitionProduceResponse) -> str:
+    errors = [(error.batch_index, error.batch_index_error_message) for error in part.record_errors]
+    return refusal_text(part.error_code, part.error_message, errors)
 
 
 def node_endpoints(ctx: Context, parts: Iterable[Appended]) -> list[NodeEndpoint]:

@@ -25,14 +25,6 @@ from plog.errors import (
     UnsupportedCompressionType,
 )
 from plog.handlers.context import Context
-from plog.handlers.fetch_sessions import (
-    Fetch,
-    FetchedPartition,
-    PartitionKey,
-    Partitions,
-    Told,
-)
-from plog.handlers.registry import handles
 from plog.protocol.messages.fetch import (
     AbortedTransaction,
     EpochEndOffset,
@@ -45,6 +37,14 @@ from plog.protocol.messages.fetch import (
 )
 from plog.storage.log import ColdRead, Log
 from plog.types import NO_EPOCH, NO_OFFSET, TopicPartition
+from tests.oracle.fetch_sessions import (
+    Fetch,
+    FetchedPartition,
+    FetchSessions,
+    PartitionKey,
+    Partitions,
+    Told,
+)
 
 READ_COMMITTED = 1
 CONSUMER, DEBUGGING_CONSUMER = -1, -2
@@ -76,11 +76,10 @@ class Read:
 Reads = dict[PartitionKey, Read]
 
 
-@handles(FetchRequest, versions="4-18")
-async def fetch(ctx: Context, request: FetchRequest) -> FetchResponse:
+async def fetch(sessions: FetchSessions, ctx: Context, request: FetchRequest) -> FetchResponse:
     """Read every partition asked for; wait for `min_bytes` at most `max_wait_ms`."""
     try:
-        plan = _begin(ctx, request)
+        plan = _begin(sessions, ctx, request)
     except KafkaError as refusal:
         return FetchResponse(error_code=refusal.code, responses=[])
     clock = ctx.services.clock
@@ -94,7 +93,7 @@ async def fetch(ctx: Context, request: FetchRequest) -> FetchResponse:
         if not reading.is_enough():
             await ctx.until(reading.look, watched, until_ms - clock.monotonic_ms())
     try:
-        return _response(ctx, plan, reading.reads)
+        return _response(sessions, ctx, plan, reading.reads)
     except InvalidFetchSessionEpoch as overtaken:
         return FetchResponse(error_code=overtaken.code, responses=[])
 
@@ -106,12 +105,8 @@ class Reading:
     finds has been read then, or has just been written.
     """
 
-    def __init__(
-        self, ctx: Context, request: FetchRequest, partitions: Partitions, *, is_first: bool = True
-    ) -> None:
+    def __init__(self, ctx: Context, request: FetchRequest, partitions: Partitions) -> None:
         self._ctx = ctx
-        self._is_first = is_first
-        """Nothing has been found yet, so that a first batch comes whole."""
         self._request = request
         self._partitions = partitions
         self._max_bytes = min(request.max_bytes, ctx.services.settings.broker().fetch_max_bytes)
@@ -149,12 +144,10 @@ class Reading:
             self._partitions,
             self._max_bytes,
             may_wait,
-            first=self._is_first,
         )
 
 
-def _begin(ctx: Context, request: FetchRequest) -> Fetch:
-    sessions = ctx.services.fetch_sessions
+def _begin(sessions: FetchSessions, ctx: Context, request: FetchRequest) -> Fetch:
     return sessions.begin(
         request.session_id,
         request.session_epoch,
@@ -221,10 +214,9 @@ def _read_all(
     partitions: Partitions,
     max_bytes: int,
     may_wait: bool,
-    *,
-    first: bool,
 ) -> Reads:
     reads: Reads = {}
+    first = True
     budget = max(max_bytes, 0)
     for key, wanted in partitions.items():
         # The first bytes of an answer are never refused for their size, or one large
@@ -383,9 +375,9 @@ def _refused(ctx: Context, key: PartitionKey, refusal: KafkaError) -> PartitionD
     return data
 
 
-def _response(ctx: Context, plan: Fetch, reads: Reads) -> FetchResponse:
+def _response(sessions: FetchSessions, ctx: Context, plan: Fetch, reads: Reads) -> FetchResponse:
     facts = {key: _told(read) for key, read in reads.items()}
-    told = {key: reads[key] for key in ctx.services.fetch_sessions.must_tell(plan, facts)}
+    told = {key: reads[key] for key in sessions.must_tell(plan, facts)}
     responses: list[FetchableTopicResponse] = []
     for key, read in told.items():
         last = responses[-1] if responses else None

@@ -1,7 +1,7 @@
 """Fetch sessions (KIP-227) as the Fetch handler sees them.
 
-Owns the form of a fetch in Python and the errors of sessions; the rules are the
-kernel's (`_native/fetch_sessions`), whose table the reactor uses too.
+Owns the form of a fetch and the errors of sessions; the rules are those of the readable twin
+(`plog/_reference/fetch_sessions`).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from plog._native.fetch_sessions import (
+from plog._reference.fetch_sessions import (
     ENDED,
     MIXED_NAMES,
     NEW,
@@ -27,7 +27,7 @@ from plog.errors import (
 )
 
 if TYPE_CHECKING:
-    from plog._native.fetch_sessions import Name
+    from plog._reference.fetch_sessions import Name
 
 
 class PartitionKey(NamedTuple):
@@ -82,7 +82,6 @@ class FetchSessions:
 
     def __init__(self, slots: int, *, seed: int | None = None) -> None:
         self.cache = SessionCache(slots, seed=seed)
-        """What the reactor shares."""
 
     def __len__(self) -> int:
         return len(self.cache)

@@ -1,0 +1,157 @@
+"""Leave for writes that begin a transaction in a partition (KIP-890).
+
+Owns the question to the transaction's coordinator, which must know the partition before the first
+record of a transaction is there: else it would never end. Clients of version 2 leave it to
+their writes to join; those before have joined, and are asked about. What the ordinary next batch of
+a transaction is, the log knows by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Set
+
+from plog.coordinator.txn import EPOCH_PER_TRANSACTION
+from plog.coordinator.txn_connections import Sender, Way
+from plog.coordinator.txn_events import Producer
+from plog.errors import (
+    ErrorCode,
+    InvalidRequest,
+    InvalidTxnState,
+    KafkaError,
+    NotEnoughReplicas,
+    error_for,
+)
+from plog.handlers.context import Context
+from plog.storage.log import Log
+from plog.storage.verification import Verification
+from plog.types import TopicPartition
+
+COME_AGAIN = frozenset(
+    {
+        ErrorCode.CONCURRENT_TRANSACTIONS,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
+    }
+)
+"""Errors that Produce never returned before KIP-890; clients get a retriable error instead."""
+
+Leave = Verification | KafkaError
+"""The verification to append a write with, or the error that refuses it."""
+
+
+async def leave_to_write(
+    ctx: Context,
+    transactional_id: str,
+    producer: Producer,
+    asked: Mapping[TopicPartition, tuple[Log, Verification]],
+    *,
+    way: Way,
+    joins: bool,
+    may_abort: bool,
+) -> dict[TopicPartition, Leave]:
+    """Return for each partition the ticket that it was asked with, or why it is not approved of.
+
+    Args:
+        way: which kind of request it is that asks.
+        joins: the partitions are to join the transaction; otherwise they must have done so.
+        may_abort: the client knows TRANSACTION_ABORTABLE.
+    """
+    found: KafkaError | frozenset[TopicPartition]
+    if not transactional_id:
+        found = InvalidRequest("the transactional id is empty")
+    elif joins:
+        found = await _join(ctx, transactional_id, producer, asked) or frozenset()
+    elif (late := late_of(ctx, transactional_id, producer, way, asked)) is not None:
+        found = late
+    else:
+        found = _missing(ctx, transactional_id, producer, asked)
+    left: dict[TopicPartition, Leave] = {}
+    for at, (log, ticket) in asked.items():
+        if isinstance(found, KafkaError):
+            refusal: KafkaError | None = found
+        elif at not in found:
+            refusal = None
+        elif may_abort:
+            refusal = error_for(ErrorCode.TRANSACTION_ABORTABLE, f"{at} is not in the transaction")
+        else:
+            refusal = InvalidTxnState(f"{at} is not in the transaction")
+        if refusal is None:
+            left[at] = ticket
+        else:
+            await ctx.at_log(log, log.transactions.drop_verification, ticket)
+            left[at] = refusal
+    return left
+
+
+def late_of(
+    ctx: Context,
+    transactional_id: str,
+    producer: Producer,
+    way: Way,
+    asked: Iterable[TopicPartition] = (),
+) -> KafkaError | None:
+    """Return why a request is refused that is of an earlier transaction of the same epoch, if so.
+
+    Its client has given up the connection that it came by (`txn_connections`).
+
+    Args:
+        asked: where it would begin its transaction.
+    """
+    try:
+        sender = Sender(way, ctx.connection.id)
+        if ctx.services.transactions.takes(transactional_id, producer, sender, asked):
+            return None
+    except KafkaError:
+        return None  # this coordinator does not know the transaction
+    return error_for(
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+        f"producer {producer.id} epoch {producer.epoch} of {transactional_id!r}: request"
+        " arrived on a stale connection: it belongs to an earlier transaction",
+    )
+
+
+def _missing(
+    ctx: Context,
+    transactional_id: str,
+    producer: Producer,
+    asked: Mapping[TopicPartition, tuple[Log, Verification]],
+) -> KafkaError | frozenset[TopicPartition]:
+    try:
+        found = ctx.services.transactions.verify(transactional_id, producer, asked)
+    except KafkaError as refusal:
+        found = ErrorCode(refusal.code)
+    if not isinstance(found, ErrorCode):
+        return found
+    return _refusal(found, transactional_id, producer, come_again=COME_AGAIN)
+
+
+async def _join(
+    ctx: Context, transactional_id: str, producer: Producer, asked: Iterable[TopicPartition]
+) -> KafkaError | None:
+    try:
+        with ctx.connection.aside():
+            error = await ctx.services.transactions.add(
+                transactional_id,
+                producer,
+                asked,
+                client_version=EPOCH_PER_TRANSACTION,
+            )
+    except KafkaError as refusal:
+        error = ErrorCode(refusal.code)
+    if error is ErrorCode.NONE:
+        return None
+    # A client that joins by writing knows that one transaction may have to wait for another.
+    come_again = COME_AGAIN - {ErrorCode.CONCURRENT_TRANSACTIONS}
+    return _refusal(error, transactional_id, producer, come_again=come_again)
+
+
+def _refusal(
+    error: ErrorCode, transactional_id: str, producer: Producer, *, come_again: Set[ErrorCode]
+) -> KafkaError:
+    who = f"producer {producer.id} epoch {producer.epoch} of {transactional_id!r}"
+    if error in come_again:
+        return NotEnoughReplicas(f"{who}: the coordinator returned {error.name}")
+    if error is ErrorCode.PRODUCER_FENCED:
+        return error_for(ErrorCode.INVALID_PRODUCER_EPOCH, who)
+    return error_for(error, who)
