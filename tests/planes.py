@@ -28,6 +28,8 @@ class Plane(enum.Enum):
 
 
 ROOT = Path(__file__).resolve().parent.parent
+ORACLE = "The oracle answers Produce and Fetch."
+"""What its broker prints."""
 VARIABLE = "PLOG_TEST_PLANE"
 """The plane of a broker that another program starts."""
 _of_this_test: Plane | None = None

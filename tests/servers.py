@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tests.forks import Forked
-from tests.planes import Plane, broker_settings, environment_of, plane_or_default
+from tests.planes import ORACLE, Plane, broker_settings, environment_of, plane_or_default
 from tests.waiting import until
 
 START_TIMEOUT_S = 90
@@ -116,6 +116,7 @@ class BrokerProcess:
             for key, value in self.overrides.items()
             for word in ("--override", f"{key}={value}")
         ]
+        before = len(self.log)
         with self.log_path.open("ab") as log:
             if self._launcher or self._environment:
                 command = self._launcher or [sys.executable, "-m", "plog", "server"]
@@ -134,6 +135,7 @@ class BrokerProcess:
                 raise AssertionError(f"broker ended with {self._process.returncode}:\n{self.log}")
             try:
                 socket.create_connection(("127.0.0.1", self.port), 1).close()
+                assert (ORACLE in self.log[before:]) is (self.plane is Plane.PLAIN), self.log
                 return self
             except OSError:
                 if time.monotonic() > deadline:

@@ -58,6 +58,7 @@ PARTS_OF = {
     "notes": "reactor",
     "offset_map": "cleaning",
     "partition": "partition_log",
+    "partition_names": "fetch_sessions",
     "plain_transport": "reactor",
     "produce_answer": "reactor",
     "produce_callout": "reactor",

@@ -14,6 +14,7 @@ from tests.handlers.running import Running
 from tests.handlers.wire import create_topic, fetch_one, make_batch, produce
 from tests.planes import Plane
 from tests.servers import BrokerProcess
+from tests.test_layers import imports_of_python
 
 TESTS = Path(__file__).parent
 
@@ -110,9 +111,10 @@ ORACLE_MAY_IMPORT = {"plog.handlers.context", "plog.handlers.registry"}
 def test_oracle_shares_no_decision_with_callouts() -> None:
     """It uses logs and coordinators, and of the handlers only the frame around them."""
     for path in (TESTS / "oracle").glob("*.py"):
-        found = set(re.findall(r"^(?:from|import) ([\w.]+)", path.read_text("utf-8"), re.M))
-        assert {one for one in found if one.startswith("plog.handlers")} <= ORACLE_MAY_IMPORT
-        assert not {one for one in found if "callout" in one}
+        found = set(imports_of_python(f"tests.oracle.{path.stem}", path.read_text("utf-8")))
+        handlers = {one for one in found if one.startswith("plog.handlers")}
+        assert handlers <= ORACLE_MAY_IMPORT, path
+        assert not {one for one in found if "callout" in one}, path
 
 
 def test_modules_that_start_brokers_ask_for_both_planes() -> None:

@@ -14,6 +14,7 @@ from plog._native.fetch_call cimport (
     FetchCall, FetchPart, fetch_part)
 from plog._native.fetch_sessions cimport NO_SESSION_ID
 from plog._native.log_read cimport read_next_offset
+from plog._native.partition_names cimport is_same_name
 from plog._native.reactor_types cimport Connection, Piece
 from plog._native.request cimport length_size, put_length, put_string, string_size
 from plog._native.response_fields cimport LEADER_BYTES, NO_EPOCH, NO_NODE, endpoints_size, put_endpoints, put_leader
@@ -45,8 +46,7 @@ cdef int64_t next_named(const FetchCall* call, int64_t number) noexcept nogil:
 cdef inline bint are_of_one_topic(const FetchCall* call, const FetchPart* one, const FetchPart* other) noexcept nogil:
     if call.head.version >= FETCH_IDS_SINCE:
         return memcmp(one.name.topic_id, other.name.topic_id, TOPIC_ID_BYTES) == 0
-    return (one.name.topic_size == other.name.topic_size
-            and memcmp(one.name.topic, other.name.topic, one.name.topic_size) == 0)
+    return is_same_name(&one.name, &other.name)
 
 
 cdef int32_t arrange_topics(FetchCall* call) noexcept nogil:

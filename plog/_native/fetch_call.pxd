@@ -27,8 +27,7 @@ cdef enum:
 
 # The replica id of a reader.
 cdef enum:
-    CONSUMER = -1
-    DEBUGGING_CONSUMER = -2      # and followers, from 0 on: Python decides about them
+    CONSUMER = -1                # any other is a follower's or a debugging consumer's, and Python's
 
 cdef enum FetchOutcome:
     FETCH_READ = 0               # each partition is read, or is Python's
@@ -99,12 +98,13 @@ ctypedef struct FetchCall:
     int64_t names_bytes
     void* texts                  # owned: those that Python gave for the response, and:
     int64_t texts_bytes
+    int64_t aborted_bytes        # of the lists that Python found
     const Endpoint* endpoints
     int32_t endpoint_count
 
 # What it takes besides its frame.
 cdef inline int64_t fetch_bytes(const FetchCall* call) noexcept nogil:
-    return (call.names_bytes + call.texts_bytes + call.parts.capacity * sizeof(FetchPart)
+    return (call.names_bytes + call.texts_bytes + call.aborted_bytes + call.parts.capacity * sizeof(FetchPart)
             + call.asked.capacity * sizeof(Wanted) + call.forgotten.capacity * sizeof(PartitionName))
 
 

@@ -7,7 +7,9 @@ from plog._native.produce_callout import LeaderEndpoint
 class AskedRange(NamedTuple):
     """A partition that Python reads, or refuses: what the request says of it.
 
-    The topic is empty where requests go by ids, unless the partition is served.
+    The topic is empty where requests go by ids, unless the partition is served. `bytes_before` were
+    found in ordinary partitions between the one asked about before and this: so much of the budget
+    is theirs.
     """
 
     topic: str
@@ -17,6 +19,7 @@ class AskedRange(NamedTuple):
     max_bytes: int
     leader_epoch: int
     last_epoch: int
+    bytes_before: int
 
 class Found(NamedTuple):
     """The fields of the response for it.

@@ -7,7 +7,7 @@ its partitions are Python's until the answer. Decides nothing.
 from typing import NamedTuple
 
 cimport cython
-from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
+from libc.stdint cimport int16_t, int32_t, int64_t
 from libc.stdlib cimport free, malloc
 
 from plog._native.callout_texts cimport Room, nodes_of, nodes_room, room_of, text_of
@@ -36,6 +36,7 @@ class AskedRange(NamedTuple):
     max_bytes: int
     leader_epoch: int
     last_epoch: int
+    bytes_before: int
 
 
 class Found(NamedTuple):
@@ -56,19 +57,23 @@ class Found(NamedTuple):
 cdef list asked_of(const FetchCall* call):
     cdef const FetchPart* before = NULL
     cdef const FetchPart* part
+    cdef int64_t bytes_before = 0
     cdef int64_t number
     cdef list asked = []
     topic = topic_id = None
     for number in range(call.parts.count):
         part = fetch_part(call, number)
         if part.stage != ASKED:
+            bytes_before += part.read.size if before != NULL else 0
             continue
         if before == NULL or not is_same_topic(&part.name, &before.name):  # one object for all of a topic
             topic = text_of(part.name.topic, part.name.topic_size)
             topic_id = <bytes>part.name.topic_id[:TOPIC_ID_BYTES]
         before = part
         asked.append(AskedRange(
-            topic, topic_id, part.name.index, part.offset, part.max_bytes, part.leader_epoch, part.last_epoch))
+            topic, topic_id, part.name.index, part.offset, part.max_bytes, part.leader_epoch, part.last_epoch,
+            bytes_before))
+        bytes_before = 0
     return asked
 
 
@@ -123,7 +128,7 @@ cdef int put_aborted(FetchCall* call, FetchPart* part, object aborted) except -1
         part.aborted_found[number].first_offset = first_offset
         number += 1
     part.aborted_count = number
-    call.texts_bytes += number * sizeof(AbortedFound)
+    call.aborted_bytes += number * sizeof(AbortedFound)
     return 0
 
 
@@ -220,5 +225,6 @@ cdef void refuse_all(Request* request) noexcept nogil:
             part.error = UNKNOWN_SERVER_ERROR
             part.read.high_watermark = part.read.last_stable_offset = part.read.log_start_offset = NO_OFFSET
             part_advance(request.fetch.progress, &part.stage, WAS_REFUSED)
+    fetch_fit(&request.fetch)
     fetch_conclude(request)
     lane_post(request)

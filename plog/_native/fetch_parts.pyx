@@ -56,7 +56,10 @@ cdef FetchPart* fetch_add_part(FetchCall* call, Served* served, const Wanted* wa
 cdef void fetch_find_again(ServedTable* table, const FetchCall* call, FetchPart* part) noexcept nogil:
     cdef Served* before = part.served
     cdef Served* fresh
+    if part.error != 0:  # then the request does not wait
+        return
     if before != NULL and load(&before.partition.writable):
+        part.epoch_then = load(&before.partition.leader_epoch)
         return
     fresh = fetch_find(table, call, &part.name)
     if fresh == NULL:

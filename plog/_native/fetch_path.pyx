@@ -79,6 +79,7 @@ cdef void fetch_unpin(FetchCall* call) noexcept nogil:
     cdef int64_t number
     for number in range(call.parts.count):
         unpin(fetch_part(call, number))
+    call.aborted_bytes = 0
 
 
 cdef void fetch_clear(FetchCall* call) noexcept nogil:
@@ -271,6 +272,7 @@ cdef FetchOutcome fetch_read(FetchCall* call, bint may_wait) noexcept nogil:
     cdef int64_t number
     call.reason = REASON_NONE
     call.endpoint_count = 0
+    call.aborted_bytes = 0
     for number in range(call.parts.count):
         fetch_forget_outcome(fetch_part(call, number))
     for number in range(call.parts.count):
@@ -325,27 +327,17 @@ cdef void read_less(FetchCall* call, FetchPart* part, int64_t budget) noexcept n
     part.read.size = 0
 
 
-cdef int64_t pythons_bytes(const FetchCall* call) noexcept nogil:
-    cdef int64_t found_bytes = 0
-    cdef int64_t number
-    for number in range(call.parts.count):
-        if fetch_part(call, number).is_pythons:
-            found_bytes += fetch_part(call, number).read.size
-    return found_bytes
-
-
 cdef void fetch_fit(FetchCall* call) noexcept nogil:
     cdef FetchPart* part
     cdef int64_t budget = max(call.max_bytes, <int64_t>0)
-    cdef int64_t found_bytes = pythons_bytes(call)
+    cdef int64_t found_bytes = 0
     cdef bint is_behind = False
     cdef int64_t number
     for number in range(call.parts.count):
         part = fetch_part(call, number)
         if part.is_pythons:
             is_behind = True
-            continue
-        if is_behind and found_bytes > 0 and part.read.size > budget - found_bytes:
+        elif is_behind and found_bytes > 0 and part.read.size > budget - found_bytes:
             read_less(call, part, budget - found_bytes)
         found_bytes += part.read.size
 

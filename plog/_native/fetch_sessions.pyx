@@ -14,8 +14,7 @@ import random
 from plog._native.locks cimport (
     add, pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock)
 from plog._native.part_list cimport MOST_PARTS as MOST_SESSION_PARTS
-from plog._native.partition_names cimport LONGEST_TOPIC as LONGEST_TOPIC_BYTES
-from plog._native.served cimport TOPIC_ID_BYTES
+from plog._native.served cimport LONGEST_TOPIC as LONGEST_TOPIC_BYTES, TOPIC_ID_BYTES
 from plog._native.session_parts cimport (
     SESSION_PART_BYTES, SessionPart, session_forget, session_let_go, session_must_name, session_new,
     session_place_of, session_put_last, session_release, session_take_in)

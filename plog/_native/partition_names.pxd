@@ -2,11 +2,8 @@
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 from libc.string cimport memcmp
 
-from plog._native.served cimport TOPIC_ID_BYTES
+from plog._native.served cimport LONGEST_TOPIC, TOPIC_ID_BYTES
 from plog._native.siphash cimport SipKey
-
-cdef enum:
-    LONGEST_TOPIC = 249          # Kafka's limit: no topic has a longer name
 
 # By the topic's name (up to Fetch v12) or by its id (from v13).
 ctypedef struct PartitionName:
@@ -24,11 +21,17 @@ ctypedef struct Wanted:
     int32_t last_epoch           # of the last record that the reader has; -1: not said
 
 
+cdef inline bint is_same_name(const PartitionName* one, const PartitionName* other) noexcept nogil:
+    if one.topic_size != other.topic_size:
+        return False
+    # A longer one is compared by its place only: for many partitions more would take long, and no topic has it.
+    return one.topic == other.topic or (
+        one.topic_size <= LONGEST_TOPIC and memcmp(one.topic, other.topic, one.topic_size) == 0)
+
+
 cdef inline bint is_same_topic(const PartitionName* one, const PartitionName* other) noexcept nogil:
-    if one.topic == other.topic and one.topic_id == other.topic_id:
-        return one.topic_size == other.topic_size
-    return (one.topic_size == other.topic_size and memcmp(one.topic, other.topic, one.topic_size) == 0
-            and memcmp(one.topic_id, other.topic_id, TOPIC_ID_BYTES) == 0)
+    return is_same_name(one, other) and (
+        one.topic_id == other.topic_id or memcmp(one.topic_id, other.topic_id, TOPIC_ID_BYTES) == 0)
 
 
 cdef inline bint is_same_partition(const PartitionName* one, const PartitionName* other) noexcept nogil:

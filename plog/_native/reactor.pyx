@@ -14,7 +14,7 @@ from libc.errno cimport errno
 from libc.stdint cimport INT32_MAX, INT64_MAX, int64_t, uint8_t
 from libc.stdio cimport snprintf
 from libc.stdlib cimport calloc, free
-from libc.string cimport memcpy, memset
+from libc.string cimport memcpy
 from posix.fcntl cimport F_DUPFD_CLOEXEC, F_GETFL, F_SETFL, O_NONBLOCK, fcntl
 from posix.unistd cimport close
 

@@ -1,5 +1,5 @@
 # The structs of the reactor: connections, their requests, and the threads that own both.
-from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
+from libc.stdint cimport int64_t, uint8_t
 
 from plog._native.acceptor cimport ADDRESS_BYTES, Door
 from plog._native.callout_reasons cimport REASONS, Reason

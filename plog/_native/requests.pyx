@@ -6,7 +6,7 @@ Never says what a request means, nor what happens to it next: that is `request_l
 
 from libc.stdint cimport int64_t, uint8_t
 from libc.stdlib cimport calloc, free, malloc
-from libc.string cimport memcpy, memset
+from libc.string cimport memcpy
 
 from plog._native.callout_reasons cimport REASON_NONE
 from plog._native.connection cimport cut_frame, drop_frame

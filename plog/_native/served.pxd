@@ -10,6 +10,7 @@ from plog._native.work_queue cimport WorkQueue
 
 cdef enum:
     TOPIC_ID_BYTES = 16
+    LONGEST_TOPIC = 249          # Kafka's limit: no topic has a longer name
 
 ctypedef struct Served:
     int64_t references           # atomic

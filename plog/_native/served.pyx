@@ -86,7 +86,7 @@ cdef void served_release(Served* served) noexcept nogil:
 # --- the chains; all under `lock` -----------------------------------------------------------------
 
 cdef inline uint32_t hash_of(const uint8_t* key, int32_t size, int32_t index) noexcept nogil:
-    # FNV-1a: keys are short, and nobody gains from making their own topics collide.
+    # FNV-1a: keys are short, and to make topics collide one must create them.
     cdef uint32_t mixed = 2166136261
     cdef int32_t at
     for at in range(size):
@@ -162,6 +162,8 @@ cdef bint grow(ServedTable* table) noexcept nogil:
 cdef Served* served_find(
         ServedTable* table, const uint8_t* name, int32_t name_size, int32_t index) noexcept nogil:
     cdef Served* found
+    if name_size > LONGEST_TOPIC:  # else its hash would be taken for each of its partitions
+        return NULL
     pthread_mutex_lock(&table.lock)
     found = place_by_name(table, name, name_size, index)[0]
     if found != NULL:

@@ -1,5 +1,5 @@
 # A fetch session: the partitions that it remembers, in the order in which they are read.
-from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.stdint cimport int32_t, int64_t
 
 from plog._native.locks cimport pthread_mutex_t
 from plog._native.partition_names cimport PartitionName, Wanted

@@ -8,8 +8,8 @@ from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, memset
 
 from plog._native.locks cimport add, pthread_mutex_lock, pthread_mutex_unlock
-from plog._native.partition_names cimport LONGEST_TOPIC, is_same_partition, partition_hash, topic_hash
-from plog._native.served cimport TOPIC_ID_BYTES, served_release
+from plog._native.partition_names cimport is_same_partition, partition_hash, topic_hash
+from plog._native.served cimport LONGEST_TOPIC, TOPIC_ID_BYTES, served_release
 
 cdef enum:
     FEWEST_BUCKETS = 8

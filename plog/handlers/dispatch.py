@@ -27,6 +27,9 @@ from plog.protocol.api_keys import ApiKey
 from plog.protocol.framing import RequestHeader
 from plog.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
 
+ACKS_NONE = 0
+"""Of a Produce: no response follows."""
+
 
 class Dispatcher:
     """Answers frames; one for the broker, called by the control plane.
@@ -103,7 +106,9 @@ class Dispatcher:
         assert decide is not None
         decided = await decide(Context(self._services, connection, header), callout)
         if is_logged():
-            errors = Counter(one.error for one in decided.outcomes if one.error != ErrorCode.NONE)
+            found = Counter(one.error for one in decided.outcomes if one.error != ErrorCode.NONE)
+            is_silent = isinstance(callout, ProduceCallout) and callout.acks == ACKS_NONE
+            errors = None if is_silent else found
             self._log(connection, header, _now_us() - connection.received_us, errors)
         return decided
 

@@ -76,6 +76,8 @@ class _Reading:
         found = []
         budget, is_first = self._callout.max_bytes, self._callout.is_first
         for asked in self._asked:
+            is_first = is_first and asked.bytes_before == 0
+            budget = max(budget - asked.bytes_before, 0)
             # The first bytes of a response are never refused for their size, or one large
             # batch would stop its consumer for ever (KIP-74).
             one = self._read(asked, min(max(asked.max_bytes, 0), budget), is_first, may_wait)

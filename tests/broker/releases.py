@@ -38,6 +38,7 @@ from tests.compat.coordinated import (
 from tests.compat.made import made_once
 from tests.conftest import ROOT
 from tests.group_members import member
+from tests.planes import Plane
 from tests.servers import BrokerProcess
 from tests.waiting import until
 
@@ -198,6 +199,7 @@ def older_broker(directory: Path, release: Release) -> BrokerProcess:
     return BrokerProcess(
         directory,
         overrides=release.settings,
+        plane=Plane.FAST,
         launcher=[sys.executable, "-P", "-m", "plog", "server"],
         environment={"PYTHONPATH": str(built(release.commit))},
     )

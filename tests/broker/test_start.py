@@ -280,6 +280,8 @@ def slowly(self, request):
     return apply(self, request)
 ReplicaManager.apply_leader_and_isr = slowly
 from plog.cli import main
+from tests.planes import take_plane
+take_plane()
 main(sys.argv[1:])
 """
 
@@ -331,7 +333,6 @@ main(["server", *sys.argv[2:]])
 """
 
 
-@pytest.mark.usefixtures("plane")
 @pytest.mark.parametrize("length", ["short", "long"])
 def test_sigterm_during_recovery_ends_the_start(tmp_path: Path, length: str) -> None:
     broker = BrokerProcess(tmp_path)
@@ -389,7 +390,6 @@ main()
 """
 
 
-@pytest.mark.usefixtures("plane")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_one_signal_stops_a_broker_whose_event_loop_is_behind(
     tmp_path: Path, number: signal.Signals
@@ -437,7 +437,6 @@ PARTS = [
 ]
 
 
-@pytest.mark.usefixtures("plane")
 @pytest.mark.parametrize("part", [*PARTS, "port"])
 def test_failed_start_leaves_no_thread_and_no_lock(
     tmp_path: Path, part: str, monkeypatch: pytest.MonkeyPatch
@@ -468,7 +467,6 @@ def test_failed_start_leaves_no_thread_and_no_lock(
     assert set(threading.enumerate()) <= threads
 
 
-@pytest.mark.usefixtures("plane")
 def test_cancelled_start_gives_everything_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -499,7 +497,6 @@ def test_cancelled_start_gives_everything_back(
     assert not (tmp_path / CLEAN_SHUTDOWN_FILE).exists()
 
 
-@pytest.mark.usefixtures("plane")
 def test_want_of_descriptors_is_one_line_and_no_traceback(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -513,7 +510,6 @@ def test_want_of_descriptors_is_one_line_and_no_traceback(
     assert (tmp_path / CLEAN_SHUTDOWN_FILE).exists()
 
 
-@pytest.mark.usefixtures("plane")
 def test_process_that_has_started_does_not_look_for_garbage_in_what_it_holds(
     tmp_path: Path,
 ) -> None:
@@ -535,7 +531,6 @@ def test_process_that_has_started_does_not_look_for_garbage_in_what_it_holds(
         gc.unfreeze()
 
 
-@pytest.mark.usefixtures("plane")
 def test_metrics_are_there_before_clients_are_let_in(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -302,7 +302,7 @@ GZIP_SINCE = 9
 """The last version for which Python reads a topic with a codec of its own."""
 
 
-@pytest.mark.parametrize("order", ["ab", "ba", "aab", "baa", "bab", "bbaab"])
+@pytest.mark.parametrize("order", ["ab", "ba", "aab", "baa", "bab", "aba", "abab", "bbaab"])
 @pytest.mark.parametrize("max_bytes", [0, 1, 150, 1000, 1 << 20])
 def test_bytes_go_to_partitions_in_their_order(twins: Twins, order: str, max_bytes: int) -> None:
     topics = {"a": twins.create_topic(compression_type="gzip"), "b": twins.create_topic()}

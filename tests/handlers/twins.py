@@ -23,7 +23,7 @@ from tests.handlers.wire import (
 from tests.planes import Plane
 
 PRODUCE_VERSIONS = range(3, 13)
-FETCH_VERSIONS = range(4, 18)
+FETCH_VERSIONS = range(4, 19)
 IDS_SINCE = 13
 CODECS = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import struct
 from collections.abc import Callable
+from pathlib import Path
 
 from plog._native.fetch_sessions import MOST_BYTES, PART_BYTES
 from plog.errors import ErrorCode
@@ -23,6 +24,7 @@ from tests.handlers.wire import (
 from tests.hostile.conftest import Besiege
 from tests.hostile.frames import INT_MAX
 from tests.hostile.watch import MIB
+from tests.planes import Plane
 from tests.servers import BrokerProcess
 
 OUT_OF_RANGE = ErrorCode.OFFSET_OUT_OF_RANGE
@@ -86,6 +88,34 @@ def test_sessions_beyond_the_slots_are_not_opened_and_fetches_are_answered(
             )
 
 
+MANY, LONG_NAME = 50_000, b"n" * 32_000
+
+
+def test_long_name_of_many_partitions_takes_its_memory_once(
+    tmp_path: Path, besiege: Besiege
+) -> None:
+    """Of plog itself: the oracle has a name for each."""
+    head = encode_request_header(1, 4, 7, "hostile")
+    fixed = struct.pack(">iiiib", -1, 0, 0, INT_MAX, 0)
+    parts = b"".join(struct.pack(">iqi", index, 0, 1 << 20) for index in range(MANY))
+    topic = struct.pack(">h", len(LONG_NAME)) + LONG_NAME + struct.pack(">i", MANY) + parts
+    # A name for each partition would be 1.6 GB.
+    with (
+        BrokerProcess(tmp_path, plane=Plane.FAST) as broker,
+        besiege(broker, growth=256 * MIB) as under,
+    ):
+        for topics in (1, 2):  # the second names each partition again
+            answer = exchange(
+                broker.port, head + fixed + struct.pack(">i", topics) + topics * topic
+            )
+            assert answer is not None
+            found = decoded(FetchResponse, 4, answer).responses
+            codes = {part.error_code for one in found for part in one.partitions}
+            assert codes == {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+            assert sum(len(one.partitions) for one in found) in (MANY, topics * MANY)
+        under.bystander.go_on(5)
+
+
 TOPICS, PARTITIONS, NAME_BYTES = 1000, 10, 249
 
 
@@ -103,10 +133,13 @@ def large_session() -> bytes:
     return head + fixed + struct.pack(">i", TOPICS) + parts + struct.pack(">ih", 0, 0)
 
 
-def test_sessions_of_any_size_take_bounded_memory(
-    own_broker: Callable[..., BrokerProcess], besiege: Besiege
-) -> None:
-    broker = own_broker()
+def test_sessions_of_any_size_take_bounded_memory(tmp_path: Path, besiege: Besiege) -> None:
+    """Of plog's own sessions: those of the oracle are objects of Python."""
+    with BrokerProcess(tmp_path, plane=Plane.FAST) as broker:
+        open_large_sessions(broker, besiege)
+
+
+def open_large_sessions(broker: BrokerProcess, besiege: Besiege) -> None:
     each = TOPICS * PARTITIONS * (PART_BYTES + NAME_BYTES)
     frame = large_session()
     outcomes = []

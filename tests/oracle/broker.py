@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from functools import partial
 
@@ -15,6 +16,7 @@ from plog.settings.definitions import BrokerSettings
 from tests.oracle.fetch import fetch
 from tests.oracle.fetch_sessions import FetchSessions
 from tests.oracle.produce import produce
+from tests.planes import ORACLE
 
 
 class OracleBroker(Broker):
@@ -22,6 +24,7 @@ class OracleBroker(Broker):
 
     def __init__(self, settings: BrokerSettings) -> None:
         super().__init__(settings)
+        print(ORACLE, file=sys.stderr, flush=True)
         self._sessions = FetchSessions(settings.max_incremental_fetch_session_cache_slots)
 
     def _make_reactor(
