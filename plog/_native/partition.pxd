@@ -7,6 +7,7 @@ from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 
 from plog._native.aborted_list cimport AbortedList
 from plog._native.disk_room cimport Room
+from plog._native.followers cimport Follower, Followers
 from plog._native.leaves cimport Leaves, Writer
 from plog._native.locks cimport load_pointer, pthread_mutex_t
 from plog._native.mailbox cimport Letter
@@ -81,6 +82,7 @@ ctypedef struct Partition:
     int64_t leader_epoch
     int64_t epoch_start          # the log end when this broker began to lead under leader_epoch; -1: it does not lead
     int64_t led_since            # the leader epoch since which this broker has led without a break; -1: it does not lead
+    Followers followers          # of a leader; empty as long as this broker replicates nothing
     int64_t enough_in_sync       # atomic; the in-sync replicas are at least min.insync.replicas
     int64_t gaps_legal_below     # batches may be missing below it: compaction has been there
     Leaves leaves                # to begin transactions, for the fast path
@@ -144,6 +146,13 @@ cdef void partition_set_leader(
     bint enough_in_sync) noexcept nogil
 # Change what of the role depends on min.insync.replicas.
 cdef void partition_set_in_sync(Partition* partition, bint sole_replica, bint enough_in_sync) noexcept nogil
+# The followers of a leader, which move its high watermark. False: no memory.
+cdef bint partition_set_followers(
+    Partition* partition, const Follower* followers, int64_t count, int64_t least_in_sync) noexcept nogil
+# False: the follower is unknown, or this broker does not lead under the epoch.
+cdef bint partition_note_follower(
+    Partition* partition, int32_t leader_epoch, int32_t broker_id, int64_t broker_epoch,
+    int64_t position) noexcept nogil
 # The one rule for acks=all, for requests of both planes and for the broker's own appends.
 cdef AckStatus partition_ack_status(
     Partition* partition, const AppendPlace* place, int64_t last_offset, bint must_be_durable) noexcept nogil

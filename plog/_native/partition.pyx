@@ -17,6 +17,7 @@ from libc.string cimport strdup
 
 from plog._native.aborted_list cimport aborted_release, aborted_retain
 from plog._native.disk_room cimport room_release, room_retain
+from plog._native.followers cimport followers_clear, followers_commit, followers_note, followers_set
 from plog._native.leaves cimport leaves_end, leaves_give, leaves_release, leaves_use
 from plog._native.locks cimport (
     add, load_ordered, pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock,
@@ -68,6 +69,7 @@ cdef void partition_release(Partition* partition) noexcept nogil:
     room_release(partition.room)
     producers_free(&partition.producers)
     leaves_release(&partition.leaves)
+    followers_clear(&partition.followers)
     free(partition.ending)
     free(partition.directory)
     pthread_mutex_destroy(&partition.flush_lock)
@@ -155,6 +157,9 @@ cdef void settle(Partition* partition) noexcept nogil:
     cdef int64_t stable
     cdef int64_t kept = 0
     cdef int64_t number
+    if partition.followers.count > 0:
+        store(&partition.high_watermark, followers_commit(
+            &partition.followers, partition.log_end_offset, partition.high_watermark))
     if partition.high_watermark > partition.log_end_offset:
         store(&partition.high_watermark, partition.log_end_offset)
     if partition.high_watermark < partition.log_start_offset:
@@ -212,6 +217,8 @@ cdef void partition_set_leader(
     store(&partition.writable, writable)
     partition.sole_replica = sole_replica
     pthread_mutex_lock(&partition.lock)
+    if not leads or leader_epoch != partition.leader_epoch:
+        followers_clear(&partition.followers)  # what they had under another epoch they may have lost
     if not leads:
         partition.led_since = partition.epoch_start = -1
     elif partition.led_since < 0:
@@ -241,6 +248,37 @@ cdef void partition_set_in_sync(Partition* partition, bint sole_replica, bint en
     pthread_mutex_unlock(&partition.lock)
     pthread_mutex_unlock(&partition.write_lock)
     partition_changed(partition)
+
+
+cdef bint partition_set_followers(
+        Partition* partition, const Follower* followers, int64_t count, int64_t least_in_sync) noexcept nogil:
+    cdef bint is_set = True
+    pthread_mutex_lock(&partition.lock)
+    if partition.led_since >= 0:
+        is_set = followers_set(&partition.followers, followers, count, least_in_sync)
+        settle(partition)
+    pthread_mutex_unlock(&partition.lock)
+    partition_changed(partition)
+    return is_set
+
+
+cdef bint partition_note_follower(
+        Partition* partition, int32_t leader_epoch, int32_t broker_id, int64_t broker_epoch,
+        int64_t position) noexcept nogil:
+    cdef int64_t before
+    cdef bint is_known
+    cdef bint moved
+    pthread_mutex_lock(&partition.lock)
+    before = partition.high_watermark
+    is_known = (partition.led_since >= 0 and partition.leader_epoch == leader_epoch
+                and followers_note(&partition.followers, broker_id, broker_epoch, position))
+    if is_known:
+        settle(partition)
+    moved = partition.high_watermark != before
+    pthread_mutex_unlock(&partition.lock)
+    if moved:
+        partition_changed(partition)
+    return is_known
 
 
 cdef AckStatus partition_ack_status(

@@ -61,8 +61,9 @@ class PartitionLog:
     """The mutable state of one partition, under one lock, for Python and the reactor alike.
 
     It never decides: Python publishes segments, limits, epochs and producers into it; it keeps
-    order, offsets and bytes consistent. `high_watermark` moves by `advance_high_watermark` or, with
-    `sole_replica`, with every append. Nothing is writable before `set_leader`.
+    order, offsets and bytes consistent. `high_watermark` moves by `advance_high_watermark`, by the
+    positions of followers (`partition_followers`) or, with `sole_replica`, with every append.
+    Nothing is writable before `set_leader`.
 
     Raises:
         ValueError: no segments, segments that overlap, or ends past the last one's.
