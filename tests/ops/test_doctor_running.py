@@ -45,6 +45,12 @@ def of(found: list[Finding], what: str) -> list[Finding]:
     return [one for one in found if one.what == what]
 
 
+@pytest.fixture(autouse=True)
+def _any_disk_has_space(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The disk beneath the tests may be nearly full."""
+    monkeypatch.setattr("plog.ops.doctor.findings.FREE_SHARE", 0)
+
+
 @pytest.fixture(scope="module")
 def other(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     with BrokerProcess(tmp_path_factory.mktemp("other")) as running:
@@ -104,6 +110,17 @@ def test_each_advertised_address_is_tried(
     assert version.verdict is Verdict.OK
     assert __version__ in version.text
     assert of(found, "clock")[-1].text.endswith("agree within 2 s")
+
+
+def test_disk_of_a_running_broker_with_little_space_is_warned_of(
+    broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for share, verdict in (0, Verdict.OK), (1.01, Verdict.WARNING):
+        monkeypatch.setattr("plog.ops.doctor.findings.FREE_SHARE", share)
+        (found,) = of(examine(properties_of(broker)), "disks")[:1]
+        assert found.verdict is verdict
+        assert re.fullmatch(r"\S+ is online, [\d,]+ MB of [\d,]+ MB free", found.text)
+        assert ("retention.bytes" in found.advice) is (verdict is Verdict.WARNING)
 
 
 def test_client_sees_what_is_advertised_to_it(broker: BrokerProcess, closed_port: int) -> None:

@@ -17,7 +17,7 @@ import psutil
 
 from plog.cluster.store import StoreError
 from plog.errors import InconsistentLogDirs
-from plog.ops.doctor.findings import Finding, Findings, Verdict, graded
+from plog.ops.doctor.findings import Finding, Findings, Verdict, graded_space
 from plog.ops.doctor.running_broker import OFFLINE_ADVICE, RunningBroker
 from plog.ops.doctor.units import Unit, is_under
 from plog.ops.log_dirs import KnownLogDir, LogDirsError, LogDirState, copied_log_dirs
@@ -27,8 +27,6 @@ from plog.storage.log_dir import DIRECTORY_ID, KRaftLogDir, LogDir, common_ident
 from plog.storage.segment_files import parse_directory_name
 from plog.types import uuid_to_text
 
-MB = 1 << 20
-FREE_SHARE = 0.1
 NETWORK_FILE_SYSTEMS = frozenset({"nfs", "nfs4", "cifs", "smb3", "fuse.sshfs", "9p"})
 PASSING_FILE_SYSTEMS = frozenset({"tmpfs", "ramfs", "overlay"})
 TEMPORARY = (Path("/tmp"), Path("/var/tmp"))
@@ -166,12 +164,7 @@ def _log_dir(path: Path, unused: Finding | None) -> Findings:
         state = "is in use by a running broker"
     yield unused or Finding("log.dirs", Verdict.OK, f"{path} {state}")
     usage = shutil.disk_usage(there)
-    yield graded(
-        "disk space",
-        usage.free >= FREE_SHARE * usage.total,
-        f"{path}: {usage.free // MB:,} MB of {usage.total // MB:,} MB free",
-        "a full disk refuses records; retention.bytes and retention.ms limit the size of topics",
-    )
+    yield graded_space("disk space", f"{path}:", usage.free, usage.total)
     kind = _file_system(Path(os.path.realpath(there)))
     if kind in NETWORK_FILE_SYSTEMS:
         advice = "use a local disk: locks and fdatasync may not work on a network file system"

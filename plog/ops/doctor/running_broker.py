@@ -22,7 +22,7 @@ from plog.client.connection import Connection, address_of
 from plog.client.metadata import parse_bootstrap
 from plog.errors import KafkaError, PlogError
 from plog.ops import watch
-from plog.ops.doctor.findings import Finding, Findings, Verdict, graded
+from plog.ops.doctor.findings import Finding, Findings, Verdict, graded, graded_space
 from plog.ops.health_client import Unhealthy, ask_page
 from plog.ops.host_facts import broker_process
 from plog.ops.pages.address import NO_PAGE, find_page
@@ -37,12 +37,10 @@ from plog.storage.log_dir import META_PROPERTIES, decode_properties, is_locked
 
 WAIT_MS = 3_000
 """How long a check waits for a connection or a response."""
-FREE_SHARE = 0.1
 USED_SHARE = 0.8
 NAMES_SHOWN = 3
 MAX_REASON = 200
 CLOCK_DIFFERENCE_S = 2.0
-MB = 1 << 20
 OFFLINE_ADVICE = "repair or mount its disk and restart: the broker's log has the reason"
 
 
@@ -298,11 +296,8 @@ def _disks(answer: DescribeLogDirsResponse | PlogError) -> Findings:
         return
     for one in answer.results:
         if not one.error_code and one.total_bytes > 0:
-            text = f"{one.log_dir} is online, {one.usable_bytes // MB:,} MB of"
-            text += f" {one.total_bytes // MB:,} MB free"
-            advice = "a full disk refuses records: lower retention.bytes or retention.ms"
-            is_enough = one.usable_bytes >= FREE_SHARE * one.total_bytes
-            yield graded("disks", is_enough, text, advice)
+            which = f"{one.log_dir} is online,"
+            yield graded_space("disks", which, one.usable_bytes, one.total_bytes)
 
 
 def _descriptors(log_dirs: Sequence[Path]) -> Findings:
