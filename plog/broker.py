@@ -353,18 +353,12 @@ class Broker:
             served, SessionCache(self._static.max_incremental_fetch_session_cache_slots)
         )
 
-        def touch(number: int) -> None:
-            at = fast_path.topic_partition(number)
-            if at is not None:
-                purgatory.touch(at)
-
         errors = None if self._pages is None else ResponseErrors()
         dispatcher = Dispatcher(services, self._handlers(), errors)
         control_plane = ControlPlane(
             reactor,
             dispatcher,
             loop,
-            touch,
             decide=dispatcher.decide,
             most_at_work=self._static.queued_max_requests,
         )

@@ -26,6 +26,7 @@ PARTS_OF = {
     "acceptor": "reactor",
     "arrow_buffers": "columns",
     "batch_fields": "batch",
+    "callout": "reactor",
     "callout_texts": "reactor",
     "closing": "reactor",
     "codec_gzip": "compression",

@@ -7,7 +7,7 @@ from libc.stdlib cimport malloc
 from libc.string cimport memcpy
 
 from plog._native.request cimport LONGEST_STRING
-from plog._native.response_fields cimport NO_TEXT
+from plog._native.response_fields cimport NO_TEXT, Endpoint, texts_release
 
 cdef enum:
     SURELY_SHORT = LONGEST_STRING // 4  # in characters
@@ -54,17 +54,23 @@ cdef const uint8_t* put_text(Room* room, bytes text, int32_t* size) noexcept:
     return at
 
 
-cdef void* room_of(list nodes, int64_t errors, int64_t more, Room* room) except NULL:
-    cdef void* block = malloc(nodes_room(nodes) + errors * sizeof(RecordError) + more + 1)
-    if block == NULL:
+cdef int put_nodes(Texts* texts, list nodes, int64_t errors, int64_t more, Room* room) except -1:
+    cdef Endpoint* endpoint
+    texts_release(texts)
+    texts.bytes = nodes_room(nodes) + errors * sizeof(RecordError) + more
+    texts.block = malloc(texts.bytes + 1)
+    if texts.block == NULL:
+        texts.bytes = 0
         raise MemoryError
-    room.endpoints = <Endpoint*>block
-    room.errors = <RecordError*>(room.endpoints + len(nodes))
+    endpoint = <Endpoint*>texts.block
+    texts.endpoints = endpoint
+    room.errors = <RecordError*>(endpoint + len(nodes))
     room.texts = <uint8_t*>(room.errors + errors)
     for node, host, port, rack in nodes:
-        room.endpoints.node_id = node
-        room.endpoints.port = port
-        room.endpoints.host = put_text(room, host, &room.endpoints.host_size)
-        room.endpoints.rack = put_text(room, rack, &room.endpoints.rack_size)
-        room.endpoints += 1
-    return block
+        endpoint.node_id = node
+        endpoint.port = port
+        endpoint.host = put_text(room, host, &endpoint.host_size)
+        endpoint.rack = put_text(room, rack, &endpoint.rack_size)
+        endpoint += 1
+    texts.endpoint_count = <int32_t>len(nodes)
+    return 0

@@ -126,14 +126,14 @@ cdef int64_t head_size(const FetchCall* call, int32_t topics) noexcept nogil:
 
 
 cdef inline bint has_endpoints(const FetchCall* call) noexcept nogil:
-    return call.head.version >= LEADERS_SINCE and call.endpoint_count > 0 and call.error == 0
+    return call.head.version >= LEADERS_SINCE and call.texts.endpoint_count > 0 and call.error == 0
 
 
 cdef int64_t end_size(const FetchCall* call) noexcept nogil:
     """Of what stands behind the topics."""
     if call.head.version < FETCH_FLEXIBLE_SINCE:
         return 0
-    return 1 + (endpoints_size(call.endpoints, call.endpoint_count) if has_endpoints(call) else 0)
+    return 1 + (endpoints_size(&call.texts) if has_endpoints(call) else 0)
 
 
 cdef int64_t answer_size(const FetchCall* call, int32_t topics) noexcept nogil:
@@ -244,7 +244,7 @@ cdef bint queue_end(Connection* c, const FetchCall* call) noexcept nogil:
         return False
     p = put_int8(p, has_endpoints(call))
     if has_endpoints(call):
-        put_endpoints(p, call.endpoints, call.endpoint_count)
+        put_endpoints(p, &call.texts)
     return True
 
 

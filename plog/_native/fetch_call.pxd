@@ -9,7 +9,7 @@ from plog._native.partition cimport Waiter
 from plog._native.partition_names cimport PartitionName, Wanted
 from plog._native.request cimport RequestHead
 from plog._native.request_stages cimport Progress
-from plog._native.response_fields cimport Endpoint
+from plog._native.response_fields cimport Texts
 from plog._native.served cimport Served
 from plog._native.session_parts cimport Session, SessionPart
 from plog._native.work_queue cimport WorkQueue
@@ -96,15 +96,12 @@ ctypedef struct FetchCall:
     PartList parts               # of FetchPart
     uint8_t* names               # owned: of partitions that are not served
     int64_t names_bytes
-    void* texts                  # owned: those that Python gave for the response, and:
-    int64_t texts_bytes
+    Texts texts                  # those that Python gave for the response
     int64_t aborted_bytes        # of the lists that Python found
-    const Endpoint* endpoints
-    int32_t endpoint_count
 
 # What it takes besides its frame.
 cdef inline int64_t fetch_bytes(const FetchCall* call) noexcept nogil:
-    return (call.names_bytes + call.texts_bytes + call.aborted_bytes + call.parts.capacity * sizeof(FetchPart)
+    return (call.names_bytes + call.texts.bytes + call.aborted_bytes + call.parts.capacity * sizeof(FetchPart)
             + call.asked.capacity * sizeof(Wanted) + call.forgotten.capacity * sizeof(PartitionName))
 
 

@@ -1,8 +1,8 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from plog._native.callout import Callout
 from plog._native.partition_log import FileRange
-from plog._native.produce_callout import LeaderEndpoint
 
 class AskedRange(NamedTuple):
     """A partition that Python reads, or refuses: what the request says of it.
@@ -38,34 +38,14 @@ class Found(NamedTuple):
     leader_id: int = -1
     leader_epoch: int = -1
 
-class FetchCallout:
+class FetchCallout(Callout[AskedRange, Found]):
     """Asks Python about the unusual partitions of a Fetch, once for each look at its partitions.
 
-    One that goes without an answer is answered with UNKNOWN_SERVER_ERROR. `size` is what the
-    request takes, in bytes. `max_bytes` is what the partitions before the first of these have left
-    of the response; `is_first`: they found nothing, so that the first batch comes whole.
+    `max_bytes` is what the partitions before the first of these have left of the response;
+    `is_first`: they found nothing, so that the first batch comes whole.
     """
 
-    size: int
-    version: int
-    correlation_id: int
-    client_id: str | None
     replica_id: int
     read_committed: bool
     max_bytes: int
     is_first: bool
-    @property
-    def asked(self) -> list[AskedRange]:
-        """The partitions in their order; to be looked at before the answer."""
-
-    def answer(
-        self,
-        found: Sequence[Found],
-        endpoints: Sequence[LeaderEndpoint | tuple[int, str, int, str | None]] = (),
-    ) -> None:
-        """Give the outcome of each partition in `asked`, in that order.
-
-        Raises RuntimeError when it has been answered.
-        """
-    def give_up(self) -> None:
-        """Answer with UNKNOWN_SERVER_ERROR, unless it has been answered."""

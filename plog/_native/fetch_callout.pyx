@@ -1,26 +1,25 @@
 """Python is asked about the unusual partitions of a Fetch: what it gets, and how it answers.
 
-Owns the question and the answer, from both sides of the interpreter lock. The request stays with its reactor;
-its partitions are Python's until the answer. Decides nothing.
+Owns the question and the answer, from both sides of the interpreter lock. Decides nothing.
 """
 
 from typing import NamedTuple
 
 cimport cython
 from libc.stdint cimport int16_t, int32_t, int64_t
-from libc.stdlib cimport free, malloc
+from libc.stdlib cimport malloc
 
-from plog._native.callout_texts cimport Room, nodes_of, nodes_room, room_of, text_of
+from plog._native.callout cimport Callout
+from plog._native.callout_texts cimport Room, put_nodes, text_of
 from plog._native.error_counts cimport ERROR_CODES, FIRST_ERROR
 from plog._native.fetch_call cimport AbortedFound, FetchCall, FetchPart, fetch_bytes, fetch_part
 from plog._native.fetch_parts cimport fetch_find_again
 from plog._native.fetch_path cimport fetch_budget, fetch_fit, fetch_forget_outcome
 from plog._native.fetch_turn cimport fetch_conclude
-from plog._native.lanes cimport lane_post
 from plog._native.log_read cimport READ_FOUND
 from plog._native.partition_names cimport is_same_topic
 from plog._native.request_stages cimport ASKED, WAS_READ, WAS_REFUSED, part_advance, parts_in
-from plog._native.response_fields cimport NO_OFFSET, Endpoint
+from plog._native.response_fields cimport NO_OFFSET
 from plog._native.segment cimport FileRange
 from plog._native.segment_files cimport segment_retain
 from plog._native.served cimport TOPIC_ID_BYTES
@@ -161,70 +160,40 @@ cdef int put_found(Request* request, FetchPart* part, object found) except -1:
     return 0
 
 
-@cython.no_gc_clear  # the answer at its end needs `owner`
-cdef class FetchCallout:
-    @property
-    def asked(self):
-        # Only now: of many partitions that takes much memory.
-        if self._asked is None and self.request != NULL:
-            self._asked = asked_of(&self.request.fetch)
-        return self._asked
+@cython.no_gc_clear  # as its base
+cdef class FetchCallout(Callout):
+    cdef list asked_parts(self):
+        return asked_of(&self.request.fetch)
 
-    def answer(self, found, endpoints=()):
-        cdef Request* request = self.request
-        cdef FetchCall* call
+    cdef list checked(self, list outcomes):
+        for outcome in outcomes:
+            check(outcome)
+        return outcomes
+
+    cdef int put(self, list checked, list nodes) except -1:
+        cdef FetchCall* call = &self.request.fetch
         cdef FetchPart* part
         cdef Room room
         cdef int64_t number
-        cdef list nodes = nodes_of(endpoints)
-        cdef list rest = list(found)
-        if request == NULL:
-            raise RuntimeError("a callout is answered once")
-        if len(rest) != self.count:
-            raise ValueError(f"{len(rest)} outcomes of {self.count} partitions")
-        for outcome in rest:
-            check(outcome)
-        call = &request.fetch
-        free(call.texts)
-        call.texts = NULL
-        call.endpoint_count = 0
-        call.texts_bytes = 0
-        call.texts = room_of(nodes, 0, 0, &room)
-        call.texts_bytes = nodes_room(nodes)
-        call.endpoints = <const Endpoint*>call.texts
-        call.endpoint_count = <int32_t>len(nodes)
-        rest.reverse()
+        put_nodes(&call.texts, nodes, 0, 0, &room)
+        rest = iter(checked)
         for number in range(call.parts.count):
             part = fetch_part(call, number)
             if part.stage == ASKED:
-                put_found(request, part, rest.pop())
-        self.request = NULL
-        with nogil:
-            fetch_fit(call)
-            fetch_conclude(request)
-            lane_post(request)
+                put_found(self.request, part, next(rest))
+        return 0
 
-    def give_up(self):
-        if self.request != NULL:
-            refuse_all(self.request)
-            self.request = NULL
+    cdef void refuse_rest(self, Request* request) noexcept nogil:
+        cdef FetchPart* part
+        cdef int64_t number
+        for number in range(request.fetch.parts.count):
+            part = fetch_part(&request.fetch, number)
+            if part.stage == ASKED:
+                fetch_forget_outcome(part)
+                part.error = UNKNOWN_SERVER_ERROR
+                part.read.high_watermark = part.read.last_stable_offset = part.read.log_start_offset = NO_OFFSET
+                part_advance(request.fetch.progress, &part.stage, WAS_REFUSED)
 
-    def __dealloc__(self):
-        if self.request != NULL:
-            refuse_all(self.request)
-
-
-cdef void refuse_all(Request* request) noexcept nogil:
-    """Python could not decide."""
-    cdef FetchPart* part
-    cdef int64_t number
-    for number in range(request.fetch.parts.count):
-        part = fetch_part(&request.fetch, number)
-        if part.stage == ASKED:
-            fetch_forget_outcome(part)
-            part.error = UNKNOWN_SERVER_ERROR
-            part.read.high_watermark = part.read.last_stable_offset = part.read.log_start_offset = NO_OFFSET
-            part_advance(request.fetch.progress, &part.stage, WAS_REFUSED)
-    fetch_fit(&request.fetch)
-    fetch_conclude(request)
-    lane_post(request)
+    cdef void conclude(self, Request* request) noexcept nogil:
+        fetch_fit(&request.fetch)
+        fetch_conclude(request)

@@ -26,7 +26,7 @@ from plog._native.part_list cimport parts_release
 from plog._native.partition cimport Partition, partition_has_aborted, partition_pin_aborted
 from plog._native.partition_names cimport PartitionName, Wanted, name_each_once
 from plog._native.request_stages cimport FOUND_UNUSUAL, WAS_READ, part_advance
-from plog._native.response_fields cimport NO_EPOCH, NO_NODE, NO_OFFSET
+from plog._native.response_fields cimport NO_EPOCH, NO_NODE, NO_OFFSET, texts_release
 from plog._native.segment_files cimport segment_read_through, segment_release
 from plog._native.served cimport served_release, served_retain
 from plog._native.session_parts cimport (
@@ -94,11 +94,9 @@ cdef void fetch_clear(FetchCall* call) noexcept nogil:
     call.error = 0
     call.reason = REASON_NONE
     free(call.names)
-    free(call.texts)
+    texts_release(&call.texts)
     call.names = NULL
-    call.texts = NULL
-    call.names_bytes = call.texts_bytes = 0
-    call.endpoint_count = 0
+    call.names_bytes = 0
     call.asked.count = call.forgotten.count = call.parts.count = 0
 
 
@@ -271,7 +269,7 @@ cdef FetchOutcome fetch_read(FetchCall* call, bint may_wait) noexcept nogil:
     cdef int64_t aborted = 0
     cdef int64_t number
     call.reason = REASON_NONE
-    call.endpoint_count = 0
+    texts_release(&call.texts)
     call.aborted_bytes = 0
     for number in range(call.parts.count):
         fetch_forget_outcome(fetch_part(call, number))

@@ -12,10 +12,10 @@ from plog._native.fetch_sessions cimport FINAL_EPOCH, NO_SESSION_ID
 from plog._native.part_list cimport PartList, part_add
 from plog._native.partition_names cimport PartitionName, Wanted
 from plog._native.request cimport (
-    MOST_ELEMENTS, is_utf8, read_client_id, read_length, read_string, skip_tags)
+    MOST_ELEMENTS, is_utf8, read_client_id, read_length, read_string, read_tag, read_tag_count, skip_tags)
 from plog._native.response_fields cimport NO_EPOCH
 from plog._native.served cimport TOPIC_ID_BYTES
-from plog._native.wire cimport read_int8, read_int32, read_int64, read_unsigned_varint
+from plog._native.wire cimport read_int8, read_int32, read_int64
 
 cdef enum:
     READ_COMMITTED = 1
@@ -50,21 +50,15 @@ cdef const uint8_t* read_tags(
         FetchCall* call, const uint8_t* p, const uint8_t* end, int64_t* left, FieldReader read) noexcept nogil:
     """Those that `read` does not know are skipped: it returns the end for them."""
     cdef uint32_t count = 0
-    cdef uint32_t tag = 0
     cdef uint32_t size = 0
-    cdef int64_t last = -1
+    cdef int64_t tag = -1
     cdef uint32_t number
-    p = read_unsigned_varint(p, end, &count)
-    if p == NULL or count > left[0]:
+    p = read_tag_count(p, end, left, &count)
+    if p == NULL:
         return NULL
-    left[0] -= count
     for number in range(count):
-        p = read_unsigned_varint(p, end, &tag)
-        if p == NULL or tag <= last:
-            return NULL
-        last = tag
-        p = read_unsigned_varint(p, end, &size)
-        if p == NULL or size > end - p or read(call, tag, p, p + size, left) != p + size:
+        p = read_tag(p, end, &tag, &size)
+        if p == NULL or read(call, <uint32_t>tag, p, p + size, left) != p + size:
             return NULL
         p += size
     return p

@@ -1,5 +1,5 @@
 # The broker's table of fetch sessions (KIP-227): what clients are fetching, kept so that they need not say it again.
-# One table under one lock, for the reactors and the handlers alike; nothing here reads a log.
+# One table under one lock, for all reactors; nothing here reads a log.
 from libc.stdint cimport int32_t, int64_t, uint64_t
 
 from plog._native.locks cimport pthread_mutex_t

@@ -1,4 +1,4 @@
-"""Fetch sessions (KIP-227): one table for the reactors and the handlers.
+"""Fetch sessions (KIP-227): one table for all reactors.
 
 Owns the rules of epochs, of room and of eviction. Never looks at a log, nor at what a partition's name
 means. `_reference.fetch_sessions` is the readable twin, also of `session_parts`.
@@ -280,7 +280,7 @@ cdef SessionOutcome sessions_begin(
     return outcome
 
 
-# --- for the handlers -----------------------------------------------------------------------------
+# --- for Python, where tests compare it with its twin ---------------------------------------------
 
 cdef int name_of(tuple source, PartitionName* out) except -1:
     """Point into the objects of (topic, topic id, index, ...), which must outlive it."""

@@ -334,7 +334,7 @@ cdef class CommitThread:
                 if asked == NULL:
                     break
                 failed = partition_flush(asked, &durable_end)
-                number = load(&asked.listener_number)
+                number = load(&asked.number)
                 partition_release(asked)
         return (number, -failed) if failed else None
 

@@ -22,9 +22,6 @@ ctypedef struct EndingTransaction:
     int64_t first_offset
     int64_t marker_offset
 
-# Who is told of the next change after `watched` was set: Python, for the requests that wait there.
-ctypedef void (*ChangeListener)(void* argument, int64_t number) noexcept nogil
-
 # A place in a partition's list of those who wait for it; circular, alone when linked to itself.
 ctypedef struct Waiter:
     Waiter* previous
@@ -68,11 +65,8 @@ ctypedef struct Partition:
 
     pthread_mutex_t lock
     Waiter waiters               # head of the list
-    int64_t waiting              # how many there are, and one if `watched`; atomic
-    bint watched
-    ChangeListener listener
-    void* listener_argument
-    int64_t listener_number      # under which the listener knows this partition; atomic, as the commit thread asks too
+    int64_t waiting              # how many there are; atomic
+    int64_t number               # under which Python knows it while it is served, else -1; atomic
     SegmentList* segments
     int64_t log_start_offset
     int64_t log_end_offset
@@ -124,10 +118,6 @@ cdef void partition_changed(Partition* partition) noexcept nogil
 # Wake `waiter` at every change from now on, until it is removed; after that its `wake` is not called any more.
 cdef void partition_add_waiter(Partition* partition, Waiter* waiter) noexcept nogil
 cdef void partition_remove_waiter(Waiter* waiter) noexcept nogil
-# Have the listener called once, at the next change.
-cdef void partition_watch(Partition* partition) noexcept nogil
-cdef void partition_set_listener(
-    Partition* partition, ChangeListener listener, void* argument, int64_t number) noexcept nogil
 cdef void partition_go_offline(Partition* partition, int error) noexcept nogil
 cdef void partition_retain(Partition* partition) noexcept nogil
 cdef void partition_release(Partition* partition) noexcept nogil

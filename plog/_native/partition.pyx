@@ -45,7 +45,7 @@ cdef Partition* partition_new(const char* directory) noexcept nogil:
     made.log_id = add(&logs_opened, 1)
     made.epoch_start = made.led_since = -1
     made.enough_in_sync = 1
-    made.slot_fd = -1
+    made.slot_fd = made.number = -1
     made.directory_synced_to = -1
     made.segment_bytes = INT32_MAX
     made.segment_ms = INT64_MAX
@@ -87,11 +87,6 @@ cdef void partition_changed(Partition* partition) noexcept nogil:
     if load_ordered(&partition.waiting) == 0:
         return
     pthread_mutex_lock(&partition.lock)
-    if partition.watched:
-        partition.watched = False
-        add(&partition.waiting, -1)
-        if partition.listener != NULL:
-            partition.listener(partition.listener_argument, partition.listener_number)
     waiter = partition.waiters.next
     while waiter != &partition.waiters:
         after = waiter.next
@@ -120,23 +115,6 @@ cdef void partition_remove_waiter(Waiter* waiter) noexcept nogil:
     waiter.next.previous = waiter.previous
     waiter.partition = NULL
     add(&partition.waiting, -1)
-    pthread_mutex_unlock(&partition.lock)
-
-
-cdef void partition_watch(Partition* partition) noexcept nogil:
-    pthread_mutex_lock(&partition.lock)
-    if not partition.watched:
-        partition.watched = True
-        add(&partition.waiting, 1)
-    pthread_mutex_unlock(&partition.lock)
-
-
-cdef void partition_set_listener(
-        Partition* partition, ChangeListener listener, void* argument, int64_t number) noexcept nogil:
-    pthread_mutex_lock(&partition.lock)
-    partition.listener = listener
-    partition.listener_argument = argument
-    store(&partition.listener_number, number)
     pthread_mutex_unlock(&partition.lock)
 
 

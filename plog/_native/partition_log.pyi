@@ -104,9 +104,6 @@ class PartitionLog:
     @property
     def segments(self) -> list[Segment]:
         """The published list, ascending; the last is active. Empty after close."""
-    def watch(self) -> None:
-        """Have the listener, if any, hear of the next change: look at the offsets after this."""
-
     @property
     def change_count(self) -> int:
         """How many changes of end, durable end, high watermark, last stable offset, epoch or

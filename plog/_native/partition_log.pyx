@@ -33,7 +33,7 @@ from plog._native.partition cimport (
     partition_copy_producer, partition_copy_producers, partition_end_leave, partition_give_leave,
     partition_go_offline, partition_load_producers, partition_new, partition_put_producer, partition_release, partition_remove_producer,
     partition_replace_segments, partition_set_aborted, partition_set_in_sync, partition_set_leader, partition_set_limits,
-    partition_set_log_start_offset, partition_set_room, partition_watch, settle)
+    partition_set_log_start_offset, partition_set_room, settle)
 from plog._native.producers cimport (
     Producer, ProducerTable, producer_entry, producers_assign, producers_free, producers_init,
     producers_obtain, read_producer_entry)
@@ -228,10 +228,6 @@ cdef class PartitionLog:
     @property
     def segments(self):
         return list(self._segments)
-
-    def watch(self):
-        with nogil:
-            partition_watch(self.partition)
 
     @property
     def change_count(self):

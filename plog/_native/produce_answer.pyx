@@ -48,7 +48,7 @@ cdef int64_t part_size(const ProduceCall* call, const ProducePart* part) noexcep
 
 
 cdef inline bint has_endpoints(const ProduceCall* call) noexcept nogil:
-    return call.head.version >= LEADERS_SINCE and call.endpoint_count > 0
+    return call.head.version >= LEADERS_SINCE and call.texts.endpoint_count > 0
 
 
 cdef int64_t answer_size(const ProduceCall* call) noexcept nogil:
@@ -64,7 +64,7 @@ cdef int64_t answer_size(const ProduceCall* call) noexcept nogil:
     for number in range(call.parts.count):
         size += part_size(call, produce_part(call, number))
     if has_endpoints(call):
-        size += endpoints_size(call.endpoints, call.endpoint_count)
+        size += endpoints_size(&call.texts)
     return size
 
 
@@ -126,7 +126,7 @@ cdef void encode(const ProduceCall* call, int64_t size, uint8_t* p) noexcept nog
         return
     p = put_int8(p, has_endpoints(call))
     if has_endpoints(call):
-        put_endpoints(p, call.endpoints, call.endpoint_count)
+        put_endpoints(p, &call.texts)
 
 
 cdef bint produce_answer(const ProduceCall* call, Connection* c) noexcept nogil:

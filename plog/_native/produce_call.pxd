@@ -8,7 +8,7 @@ from plog._native.part_list cimport PartList
 from plog._native.partition cimport Partition, Waiter
 from plog._native.request cimport RequestHead
 from plog._native.request_stages cimport Progress
-from plog._native.response_fields cimport Endpoint
+from plog._native.response_fields cimport Texts
 from plog._native.served cimport Served
 from plog._native.work_queue cimport WorkQueue
 
@@ -81,10 +81,7 @@ ctypedef struct ProduceCall:
     # Partitions that Python appends to: a later batch of one of them is Python's, too.
     Partition* pythons[MOST_PYTHONS]
     int32_t python_count         # above MOST_PYTHONS: there are more
-    void* texts                  # owned: those that Python gave for the response, and:
-    int64_t texts_bytes
-    const Endpoint* endpoints
-    int32_t endpoint_count
+    Texts texts                  # those that Python gave for the response
 
 cdef inline ProducePart* produce_part(const ProduceCall* call, int64_t number) noexcept nogil:
     return &(<ProducePart*>call.parts.items)[number]

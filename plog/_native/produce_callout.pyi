@@ -1,6 +1,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from plog._native.callout import Callout
 from plog._native.partition_log import Appended
 
 class AskedPartition(NamedTuple):
@@ -32,39 +33,8 @@ class Refusal(NamedTuple):
     leader_id: int = -1
     leader_epoch: int = -1
 
-class LeaderEndpoint(NamedTuple):
-    """Where a leader that a refusal names is to be reached."""
+class ProduceCallout(Callout[AskedPartition, Written | Refusal]):
+    """Asks Python about the unusual partitions of a Produce, once."""
 
-    node_id: int
-    host: str
-    port: int
-    rack: str | None
-
-class ProduceCallout:
-    """Asks Python about the unusual partitions of a Produce, once.
-
-    One that goes without an answer is answered with UNKNOWN_SERVER_ERROR. `size` is that of the
-    request, in bytes.
-    """
-
-    size: int
-    correlation_id: int
-    client_id: str | None
     acks: int
-    version: int
     transactional_id: str | None
-    @property
-    def asked(self) -> list[AskedPartition]:
-        """The partitions in the order of the request; to be looked at before the answer."""
-
-    def answer(
-        self,
-        outcomes: Sequence[Written | Refusal],
-        endpoints: Sequence[LeaderEndpoint | tuple[int, str, int, str | None]] = (),
-    ) -> None:
-        """Say what became of each partition in `asked`, in that order.
-
-        Raises RuntimeError when it has been answered.
-        """
-    def give_up(self) -> None:
-        """Answer with UNKNOWN_SERVER_ERROR, unless it has been answered."""

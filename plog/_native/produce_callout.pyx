@@ -1,25 +1,24 @@
 """Python is asked about the unusual partitions of a Produce: what it gets, and how it answers.
 
-Owns the question and the answer, from both sides of the interpreter lock. The request stays with its reactor,
-which has neither lock nor lent bytes meanwhile; its partitions are Python's until the answer. Decides nothing.
+Owns the question and the answer, from both sides of the interpreter lock. The request's reactor has neither lock
+nor lent bytes meanwhile. Decides nothing.
 """
 
 from typing import NamedTuple
 
 cimport cython
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
-from libc.stdlib cimport free
 from libc.string cimport memset
 
-from plog._native.callout_texts cimport Room, nodes_of, nodes_room, put_text, room_of, text_bytes, text_of
+from plog._native.callout cimport Callout
+from plog._native.callout_texts cimport Room, put_nodes, put_text, text_bytes, text_of
 from plog._native.error_counts cimport ERROR_CODES, FIRST_ERROR
-from plog._native.lanes cimport lane_post
 from plog._native.log_append cimport AppendResult, AppendStatus
 from plog._native.partition cimport AppendPlace
-from plog._native.produce_call cimport ProduceCall, ProducePart, ProduceTopic, RecordError, produce_part, produce_topic
+from plog._native.produce_call cimport ProduceCall, ProducePart, ProduceTopic, produce_part, produce_topic
 from plog._native.produce_path cimport produce_begin_wait, produce_was_written
 from plog._native.request_stages cimport ASKED, WAS_REFUSED, part_advance, parts_in
-from plog._native.response_fields cimport NO_EPOCH, NO_NODE, NO_OFFSET, NO_TEXT, Endpoint
+from plog._native.response_fields cimport NO_EPOCH, NO_NODE, NO_OFFSET, NO_TEXT
 
 cdef enum:
     UNKNOWN_SERVER_ERROR = -1
@@ -49,13 +48,6 @@ class Refusal(NamedTuple):
     leader_epoch: int = NO_EPOCH
 
 
-class LeaderEndpoint(NamedTuple):
-    node_id: int
-    host: str
-    port: int
-    rack: str | None
-
-
 # --- the question ---------------------------------------------------------------------------------
 
 cdef list asked_of(const ProduceCall* call, object frame, const uint8_t* base):
@@ -78,7 +70,7 @@ cdef list asked_of(const ProduceCall* call, object frame, const uint8_t* base):
     return asked
 
 
-cdef ProduceCallout callout_about(object owner, Request* request, object frame):
+cdef ProduceCallout produce_callout_about(object owner, Request* request, object frame):
     cdef ProduceCallout callout = ProduceCallout.__new__(ProduceCallout)
     cdef ProduceCall* call = &request.produce
     callout.owner = owner
@@ -166,67 +158,40 @@ cdef int64_t errors_in(list outcomes):
     return count
 
 
-@cython.no_gc_clear  # the answer at its end needs `owner`
-cdef class ProduceCallout:
-    @property
-    def asked(self):
-        # Only now: of many partitions that takes much memory.
-        if self._asked is None and self.request != NULL:
-            self._asked = asked_of(&self.request.produce, self._frame, self.request.bytes)
-        return self._asked
+@cython.no_gc_clear  # as its base
+cdef class ProduceCallout(Callout):
+    cdef list asked_parts(self):
+        return asked_of(&self.request.produce, self._frame, self.request.bytes)
 
-    def answer(self, outcomes, endpoints=()):
-        cdef Request* request = self.request
-        cdef ProduceCall* call
+    cdef list checked(self, list outcomes):
+        return [with_bytes(outcome) for outcome in outcomes]
+
+    cdef int put(self, list checked, list nodes) except -1:
+        cdef ProduceCall* call = &self.request.produce
         cdef ProducePart* part
         cdef Room room
         cdef int64_t number
-        cdef list decided = [with_bytes(outcome) for outcome in outcomes]
-        cdef list nodes = nodes_of(endpoints)
-        if request == NULL:
-            raise RuntimeError("a callout is answered once")
-        if len(decided) != self.count:
-            raise ValueError(f"{len(decided)} outcomes of {self.count} partitions")
-        call = &request.produce
-        free(call.texts)
-        call.texts = NULL
-        call.texts_bytes = 0
-        call.texts = room_of(nodes, errors_in(decided), texts_room(decided), &room)
-        call.texts_bytes = nodes_room(nodes) + errors_in(decided) * sizeof(RecordError) + texts_room(decided)
-        call.endpoints = <const Endpoint*>call.texts
-        call.endpoint_count = <int32_t>len(nodes)
-        rest = iter(decided)
+        put_nodes(&call.texts, nodes, errors_in(checked), texts_room(checked), &room)
+        rest = iter(checked)
         for number in range(call.parts.count):
             part = produce_part(call, number)
             if part.stage == ASKED:
                 outcome = next(rest)
                 if isinstance(outcome, Written):
-                    note_written(request, part, outcome)
+                    note_written(self.request, part, outcome)
                 else:
                     refuse(call, part, &room, outcome)
-        self.request = NULL
-        with nogil:
-            produce_begin_wait(call)
-            lane_post(request)
+        return 0
 
-    def give_up(self):
-        if self.request != NULL:
-            refuse_all(self.request)
-            self.request = NULL
+    cdef void refuse_rest(self, Request* request) noexcept nogil:
+        cdef ProducePart* part
+        cdef int64_t number
+        for number in range(request.produce.parts.count):
+            part = produce_part(&request.produce, number)
+            if part.stage == ASKED:
+                part.error = UNKNOWN_SERVER_ERROR
+                part.result.base_offset = part.result.log_start_offset = NO_OFFSET
+                part_advance(request.produce.progress, &part.stage, WAS_REFUSED)
 
-    def __dealloc__(self):
-        if self.request != NULL:
-            refuse_all(self.request)
-
-
-cdef void refuse_all(Request* request) noexcept nogil:
-    """Python could not decide."""
-    cdef ProducePart* part
-    cdef int64_t number
-    for number in range(request.produce.parts.count):
-        part = produce_part(&request.produce, number)
-        if part.stage == ASKED:
-            part.error = UNKNOWN_SERVER_ERROR
-            part.result.base_offset = part.result.log_start_offset = NO_OFFSET
-            part_advance(request.produce.progress, &part.stage, WAS_REFUSED)
-    lane_post(request)
+    cdef void conclude(self, Request* request) noexcept nogil:
+        produce_begin_wait(&request.produce)

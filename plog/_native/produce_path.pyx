@@ -29,7 +29,7 @@ from plog._native.produce_rules cimport Accepted, Rules, is_acceptable, rules_at
 from plog._native.request_stages cimport (
     APPENDED, CHECKED, EXPIRED, FOUND_GOOD, FOUND_UNUSUAL, GATHERED, IS_LOST, IS_SAFE, NOT_WRITTEN,
     ON_DISK, WROTE, Event, part_advance)
-from plog._native.response_fields cimport NO_OFFSET, NO_TEXT, NO_TIMESTAMP
+from plog._native.response_fields cimport NO_OFFSET, NO_TEXT, NO_TIMESTAMP, texts_release
 from plog._native.served cimport Served, served_find, served_name, served_release, served_retain
 from plog._native.topic_traffic cimport traffic_received
 from plog._native.wire cimport be16, put_int64
@@ -66,11 +66,10 @@ cdef void produce_clear(ProduceCall* call) noexcept nogil:
     for number in range(call.topics.count):
         served_release(produce_topic(call, number).named_by)
     free(call.names)
-    free(call.texts)
+    texts_release(&call.texts)
     call.names = NULL
-    call.texts = NULL
-    call.names_bytes = call.texts_bytes = 0
-    call.endpoint_count = call.python_count = 0
+    call.names_bytes = 0
+    call.python_count = 0
     call.parts.count = call.topics.count = 0
     call.queue = NULL
 
@@ -106,7 +105,7 @@ cdef bint keep_names(ProduceCall* call) noexcept nogil:
 
 cdef int64_t produce_bytes(const ProduceCall* call) noexcept nogil:
     return (call.parts.capacity * sizeof(ProducePart) + call.topics.capacity * sizeof(ProduceTopic)
-            + call.names_bytes + call.texts_bytes)
+            + call.names_bytes + call.texts.bytes)
 
 
 cdef void produce_move(ProduceCall* call, int64_t by) noexcept nogil:

@@ -4,7 +4,6 @@ from typing import NamedTuple
 from plog._native.fetch_callout import FetchCallout
 from plog._native.fetch_sessions import SessionCache
 from plog._native.histogram import Histogram
-from plog._native.partition_log import FileRange
 from plog._native.produce_callout import ProduceCallout
 from plog._native.served import ServedPartitions
 
@@ -13,7 +12,6 @@ OPENED: int
 REQUEST: int
 CLOSED: int
 REFUSED: int
-CHANGED: int
 LEFT: int
 CALLOUT: int
 
@@ -24,10 +22,9 @@ class Event(NamedTuple):
     memory is freed, and counted off `queued_max_bytes`, when the view goes. `peer` is "host:port"
     (OPENED and REFUSED). Every OPENED is followed by one CLOSED. REFUSED tells of a connection
     turned away at the door, by a cap or for want of descriptors; at most one a second, with
-    connection id 0: `ReactorStats.refused` counts them all. CHANGED: a partition that was watched
-    (`PartitionLog.watch`) has changed since. LEFT: no answer reaches the client any more, but
-    requests that came before may still follow. CALLOUT: Python decides about some partitions of a
-    Produce or a Fetch.
+    connection id 0: `ReactorStats.refused` counts them all. LEFT: no
+    answer reaches the client any more, but requests that came before may still follow. CALLOUT:
+    Python decides about some partitions of a Produce or a Fetch.
     """
 
     kind: int
@@ -38,7 +35,6 @@ class Event(NamedTuple):
     reason: str  # CLOSED, REFUSED: why
     received_us: int  # REQUEST: when its last byte was read, monotonic
     abnormal: bool  # CLOSED: for a broken rule or a failure, not because one side wished to
-    number: int  # CHANGED: under which the partition was published
     callout: ProduceCallout | FetchCallout | None  # CALLOUT
 
 class ReactorStats(NamedTuple):
@@ -114,9 +110,7 @@ class Reactor:
     def wake_fd(self) -> int:
         """An eventfd, readable while events wait."""
     def take(self, limit: int = 256) -> list[Event]: ...
-    def respond(
-        self, connection_id: int, pieces: Sequence[bytes | bytearray | memoryview | FileRange]
-    ) -> None:
+    def respond(self, connection_id: int, pieces: Sequence[bytes | bytearray | memoryview]) -> None:
         """Queue one answer, without its length prefix (the reactor writes it), and read on.
 
         An unknown id is ignored, and so is an answer to nothing. Raises ValueError when the answer

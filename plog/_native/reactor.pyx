@@ -37,15 +37,15 @@ from plog._native.mailbox cimport (
     Letter, mailbox_close, mailbox_knock, mailbox_open, mailbox_put, mailbox_release, mailbox_take,
 )
 from plog._native.notes cimport note_free, note_new, note_text
-from plog._native.produce_callout cimport callout_about
+from plog._native.produce_callout cimport produce_callout_about
 from plog._native.python_responses cimport fill_answer
 from plog._native.reactor_loop cimport free_command, loop_discard_letters, loop_open, loop_release, loop_run
 from plog._native.reactor_types cimport (
-    ASK_CLOSE, ASK_LISTEN, ASK_MUTE, ASK_RESPOND, EVENT_CALLOUT, EVENT_CHANGED, EVENT_CLOSED, EVENT_LEFT,
+    ASK_CLOSE, ASK_LISTEN, ASK_MUTE, ASK_RESPOND, EVENT_CALLOUT, EVENT_CLOSED, EVENT_LEFT,
     EVENT_OPENED, EVENT_REFUSED, EVENT_REQUEST, KIND_PRODUCE, REASON_BYTES, SOURCE_LISTENER, Command, Listener,
     Loop, Note, Shared)
 from plog._native.requests cimport request_free
-from plog._native.served cimport ServedPartitions, table_set_listener
+from plog._native.served cimport ServedPartitions
 
 cdef enum:
     DEFAULT_QUEUED_MAX_BYTES = 512 * 1024 * 1024
@@ -54,7 +54,6 @@ OPENED = EVENT_OPENED
 REQUEST = EVENT_REQUEST
 CLOSED = EVENT_CLOSED
 REFUSED = EVENT_REFUSED
-CHANGED = EVENT_CHANGED
 LEFT = EVENT_LEFT
 CALLOUT = EVENT_CALLOUT
 
@@ -81,7 +80,6 @@ class Event(NamedTuple):
     reason: str
     received_us: int
     abnormal: bool
-    number: int
     callout: object
 
 
@@ -108,17 +106,6 @@ class ReactorStats(NamedTuple):
     fetch_asked_times: object
     fetch_responses: dict
     broken: int
-
-
-cdef void post_change(void* argument, int64_t number) noexcept nogil:
-    """From any thread: tell Python that what it waits for may have come."""
-    cdef Shared* shared = <Shared*>argument
-    cdef Note* note = note_new(EVENT_CHANGED, NULL, 0)
-    if note == NULL:
-        return  # who waits has a deadline
-    note.size = number
-    if not mailbox_put(&shared.events, &note.letter, &note.letter, 1):
-        note_free(note)
 
 
 cdef int add_errors(dict found, const ErrorCounts* errors) except -1:
@@ -194,8 +181,6 @@ cdef class Reactor:
             loops[i].inbox.wake_fd = -1
             loops[i].epoll_fd = -1
         self._open(list(max_connections_per_ip_overrides))
-        if served is not None:
-            table_set_listener(&served.table, post_change, &self.shared)
 
     cdef int _open(self, list overrides) except -1:
         """Open the mailboxes, the door and the loops; `__dealloc__` closes them."""
@@ -237,8 +222,6 @@ cdef class Reactor:
         cdef Note* note
         if self.shared.loops == NULL:
             return
-        if self._served is not None:
-            table_set_listener(&self._served.table, NULL, NULL)
         # Running threads hold a reference, so there are none, and no connections: a request that Python was to be asked
         # about is over.
         if self.shared.events.wake_fd >= 0:
@@ -349,14 +332,11 @@ cdef class Reactor:
         view = callout = None
         peer = ""
         reason = ""
-        number = -1
-        if note.kind == EVENT_CHANGED:
-            number = note.size
-        elif note.kind == EVENT_REQUEST:
+        if note.kind == EVENT_REQUEST:
             view = frame_view(self, &self.shared, note)
         elif note.kind == EVENT_CALLOUT:
             callout = (
-                callout_about(self, note.request, frame_view(self, &self.shared, note))
+                produce_callout_about(self, note.request, frame_view(self, &self.shared, note))
                 if note.request.kind == KIND_PRODUCE else fetch_callout_about(self, note.request))
         elif note.kind == EVENT_OPENED:
             peer = note_text(note).decode("ascii")
@@ -367,7 +347,7 @@ cdef class Reactor:
             reason = (note_text(note) + note.size).decode("utf-8", "replace")
         event = tuple.__new__(Event, (
             note.kind, note.connection_id, note.listener_id, view, peer, reason, note.received_us,
-            note.abnormal != 0, number, callout))
+            note.abnormal != 0, callout))
         note_free(note)
         return event
 

@@ -203,9 +203,8 @@ cdef enum:
     EVENT_REQUEST = 2
     EVENT_CLOSED = 3
     EVENT_REFUSED = 4
-    EVENT_CHANGED = 5
-    EVENT_LEFT = 6
-    EVENT_CALLOUT = 7
+    EVENT_LEFT = 5
+    EVENT_CALLOUT = 6
 
 # An event for Python; its text follows the struct.
 ctypedef struct Note:
@@ -217,7 +216,7 @@ ctypedef struct Note:
     int64_t received_us
     void* base
     uint8_t* data
-    int64_t size             # EVENT_CHANGED: the partition's number
+    int64_t size
     int64_t capacity
     Request* request         # EVENT_CALLOUT
 

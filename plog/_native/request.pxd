@@ -19,24 +19,40 @@ cdef enum:
     MOST_ELEMENTS = 250000       # of all arrays of a request together, and tagged fields; as framing.MOST_REQUEST_ELEMENTS
 
 
-# Behind a section of tagged fields, which are skipped. They ascend, and count in the elements that are `left`.
+# How many fields a section of tagged fields has. They count in the elements that are `left`.
+cdef inline const uint8_t* read_tag_count(
+        const uint8_t* p, const uint8_t* end, int64_t* left, uint32_t* count) noexcept nogil:
+    p = read_unsigned_varint(p, end, count)
+    if p == NULL or count[0] > left[0]:
+        return NULL
+    left[0] -= count[0]
+    return p
+
+
+# The tag and the size of one; `tag` has the last one's, or -1, for they ascend.
+cdef inline const uint8_t* read_tag(
+        const uint8_t* p, const uint8_t* end, int64_t* tag, uint32_t* size) noexcept nogil:
+    cdef uint32_t found = 0
+    p = read_unsigned_varint(p, end, &found)
+    if p == NULL or found <= tag[0]:
+        return NULL
+    tag[0] = found
+    p = read_unsigned_varint(p, end, size)
+    return p if p != NULL and size[0] <= end - p else NULL
+
+
+# Behind a section whose fields are skipped.
 cdef inline const uint8_t* skip_tags(const uint8_t* p, const uint8_t* end, int64_t* left) noexcept nogil:
     cdef uint32_t count = 0
-    cdef uint32_t tag = 0
     cdef uint32_t size = 0
-    cdef int64_t last = -1
+    cdef int64_t tag = -1
     cdef uint32_t number
-    p = read_unsigned_varint(p, end, &count)
-    if p == NULL or count > left[0]:
+    p = read_tag_count(p, end, left, &count)
+    if p == NULL:
         return NULL
-    left[0] -= count
     for number in range(count):
-        p = read_unsigned_varint(p, end, &tag)
-        if p == NULL or tag <= last:
-            return NULL
-        last = tag
-        p = read_unsigned_varint(p, end, &size)
-        if p == NULL or size > end - p:
+        p = read_tag(p, end, &tag, &size)
+        if p == NULL:
             return NULL
         p += size
     return p

@@ -4,7 +4,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t
 
 from plog._native.log_flush cimport CommitQueue
 from plog._native.locks cimport add, pthread_mutex_t
-from plog._native.partition cimport ChangeListener, Partition
+from plog._native.partition cimport Partition
 from plog._native.topic_traffic cimport Traffic
 from plog._native.work_queue cimport WorkQueue
 
@@ -37,9 +37,6 @@ ctypedef struct Served:
 
 ctypedef struct ServedTable:
     pthread_mutex_t lock
-    # Who hears of changes that Python waits for; NULL: nobody.
-    ChangeListener listener
-    void* listener_argument
     Served** by_name
     Served** by_id
     int64_t capacity             # of each; a power of two
@@ -53,7 +50,6 @@ cdef inline const uint8_t* served_name(const Served* served) noexcept nogil:
 
 cdef int table_open(ServedTable* table) noexcept nogil       # 0 or -ENOMEM; without `compute`
 cdef void table_release(ServedTable* table) noexcept nogil
-cdef void table_set_listener(ServedTable* table, ChangeListener listener, void* argument) noexcept nogil
 # A pin, or NULL.
 cdef Served* served_find(ServedTable* table, const uint8_t* name, int32_t name_size, int32_t index) noexcept nogil
 cdef Served* served_find_by_id(ServedTable* table, const uint8_t* topic_id, int32_t index) noexcept nogil

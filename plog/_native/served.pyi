@@ -37,10 +37,9 @@ class ServedPartitions:
         """Serve a partition that this broker leads, or serve it anew by other settings.
 
         Unless `produce_is_pythons`, its topic has CreateTime and leaves compression to the
-        producer. `number` is how flush
-        failures (`CommitThread.run`) and changes (`Event.number`) name it; `commits` flushes its
+        producer. `number` names it in a failed flush (`CommitThread.run`); `commits` flushes its
         log directory, `disk` works on that while it is slow. `traffic` counts for the topic.
         """
 
     def withdraw(self, topic: str, index: int) -> None:
-        """Leave a partition to Python from now on; a request in hand may still be served."""
+        """Refuse requests for a partition from now on; one in hand may still be served."""

@@ -13,7 +13,7 @@ from libc.string cimport memcmp, memcpy
 from plog._native.log_flush cimport CommitThread, commit_release, commit_retain
 from plog._native.locks cimport (
     add, pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock, store)
-from plog._native.partition cimport partition_changed, partition_release, partition_retain, partition_set_listener
+from plog._native.partition cimport partition_changed, partition_release, partition_retain
 from plog._native.partition_log cimport PartitionLog
 from plog._native.topic_traffic cimport TopicTraffic, traffic_release, traffic_retain
 from plog._native.work_queue cimport WorkThread, work_release, work_retain
@@ -47,7 +47,7 @@ cdef void table_release(ServedTable* table) noexcept nogil:
         served = table.by_name[slot]
         while served != NULL:
             after = served.next_by_name
-            partition_set_listener(served.partition, NULL, NULL, -1)
+            store(&served.partition.number, -1)
             served_release(served)
             served = after
     free(table.by_name)
@@ -55,22 +55,6 @@ cdef void table_release(ServedTable* table) noexcept nogil:
     table.by_name = NULL
     work_release(table.compute)
     pthread_mutex_destroy(&table.lock)
-
-
-cdef void table_set_listener(ServedTable* table, ChangeListener listener, void* argument) noexcept nogil:
-    pthread_mutex_lock(&table.lock)
-    table.listener = listener
-    table.listener_argument = argument
-    pthread_mutex_unlock(&table.lock)
-
-
-cdef void tell(void* argument, int64_t number) noexcept nogil:
-    """Under the partition's lock: pass the word on, if there is someone."""
-    cdef ServedTable* table = <ServedTable*>argument
-    pthread_mutex_lock(&table.lock)
-    if table.listener != NULL:
-        table.listener(table.listener_argument, number)
-    pthread_mutex_unlock(&table.lock)
 
 
 cdef void served_release(Served* served) noexcept nogil:
@@ -185,7 +169,7 @@ cdef Served* served_find_by_id(
 
 cdef void forget_partition(Served* old) noexcept nogil:
     """Requests that wait for it look again, and find another in the table, or none."""
-    partition_set_listener(old.partition, NULL, NULL, -1)
+    store(&old.partition.number, -1)
     partition_changed(old.partition)
 
 
@@ -290,7 +274,7 @@ cdef class ServedPartitions:
         fresh.flush_before_ack = flush_before_ack
         fresh.key_required = key_required
         fresh.produce_is_pythons = produce_is_pythons
-        partition_set_listener(fresh.partition, tell, &self.table, number)
+        store(&fresh.partition.number, number)
         if not served_publish(&self.table, fresh):
             served_release(fresh)
             raise MemoryError

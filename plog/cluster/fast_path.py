@@ -35,7 +35,7 @@ class FastPath:
     """Publishes partitions to the reactor. Thread-safe.
 
     Args:
-        disks: whose marks and queues it shares with the handlers.
+        disks: whose marks and queues it shares with Python.
         guarded: topics whose Produces Python decides about: not every client may write them.
     """
 
@@ -96,17 +96,12 @@ class FastPath:
             )
 
     def withdraw(self, at: TopicPartition) -> None:
-        """Leave a partition to the handlers; what is under way is answered as it was."""
+        """Serve a partition no more; what is under way is answered as it was."""
         with self._lock:
             self.served.withdraw(at.topic, at.partition)
             number = self._numbers.pop(at, None)
             if number is not None:
                 del self._partitions[number]
-
-    def topic_partition(self, number: int) -> TopicPartition | None:
-        """Return the partition with a number, None if it is not served any more."""
-        partition = self._partitions.get(number)
-        return None if partition is None else partition.topic_partition
 
     def stop(self) -> None:
         """Serve nothing more, do what was asked for, and end the threads."""

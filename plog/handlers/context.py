@@ -183,17 +183,6 @@ class Context:
         """`at_logs` of one."""
         return await self.at_logs([log], call, *arguments, **options)
 
-    async def until(
-        self, ready: Callable[[], bool], partitions: Iterable[TopicPartition], timeout_ms: int
-    ) -> bool:
-        """Wait until `ready()`, asked again at every change of a partition, while the client does.
-
-        Returns:
-            What `ready()` said last: False when the time has passed, or the broker stops.
-        """
-        with self.connection.while_open():
-            return await self.services.purgatory.wait(partitions, timeout_ms, ready)
-
     def topic_of_id(self, topic_id: uuid.UUID) -> str:
         """Return the name of a topic that a request gives by id.
 

@@ -128,10 +128,10 @@ class Dispatcher:
             return NO_REPLY
         if self._errors is not None:
             self._errors.note(header.api_key, answer)
-        prefix = framing.encode_response_header(
+        head = framing.encode_response_header(
             header.api_key, header.api_version, header.correlation_id
         )
-        return [prefix, *codec.encode_pieces(answer, header.api_version)]
+        return [codec.encode(answer, header.api_version, head=head)]
 
     def _log(
         self,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from plog._native.produce_callout import LeaderEndpoint
+from plog._native.callout import LeaderEndpoint
 from plog.handlers.context import Context
 from plog.types import NO_EPOCH, TopicPartition
 

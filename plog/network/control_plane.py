@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, cast
 
 from plog._native.reactor import (
     CALLOUT,
-    CHANGED,
     CLOSED,
     LEFT,
     OPENED,
@@ -33,9 +32,9 @@ from plog.runtime.bounded_lines import BoundedLines
 from plog.settings.listeners import Listener, SecurityProtocol
 
 if TYPE_CHECKING:
+    from plog._native.callout import LeaderEndpoint
     from plog._native.fetch_callout import FetchCallout, Found
-    from plog._native.partition_log import FileRange
-    from plog._native.produce_callout import LeaderEndpoint, ProduceCallout, Refusal, Written
+    from plog._native.produce_callout import ProduceCallout, Refusal, Written
 
 log = logging.getLogger(__name__)
 
@@ -60,8 +59,7 @@ class _NoReply(Enum):
 NO_REPLY: Final = _NoReply.NO_REPLY
 """What a handler returns when the request wants no answer (Produce with acks=0)."""
 
-Piece: TypeAlias = "bytes | bytearray | memoryview | FileRange"
-Reply: TypeAlias = "Sequence[Piece] | _NoReply | Decided"
+Reply: TypeAlias = "Sequence[bytes | bytearray | memoryview] | _NoReply | Decided"
 """The pieces of one answer, without its length prefix, or NO_REPLY; or the answer to a callout."""
 Dispatch: TypeAlias = Callable[["Connection", memoryview], "Reply | Awaitable[Reply]"]
 
@@ -144,8 +142,6 @@ class ControlPlane:
     what it awaits within `Connection.while_open`. While handlers are at `Work` on as many
     requests as there is room for (`most_at_work`), no further one is begun: clients
     could otherwise ask for work, go, and leave more of it behind than there is memory.
-    `on_change(number)` hears of changes that handlers asked to be told of
-    (`PartitionLog.watch`).
     """
 
     def __init__(
@@ -153,7 +149,6 @@ class ControlPlane:
         reactor: Reactor,
         dispatch: Dispatch,
         loop: asyncio.AbstractEventLoop,
-        on_change: Callable[[int], None] | None = None,
         *,
         decide: Decide | None = None,
         most_at_work: int = 100,
@@ -162,7 +157,6 @@ class ControlPlane:
         self._decide = decide or _undecided
         self._work = Work(most_at_work, self._on_room)
         self._not_begun: deque[tuple[Connection, Event]] = deque()
-        self._on_change = on_change
         self._dispatch = dispatch
         self._loop = loop
         self._listeners: list[Listener] = []
@@ -266,9 +260,6 @@ class ControlPlane:
             self._on_left(self._connections[event.connection_id])
         elif kind == CLOSED:
             self._on_closed(event)
-        elif kind == CHANGED:
-            if self._on_change is not None:
-                self._on_change(event.number)
         elif kind == REFUSED:
             log.warning(
                 "refused connection from %s on %s: %s (%d refused so far)",

@@ -8,16 +8,13 @@ and is the oracle of the tests.
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from plog.errors import InvalidRequest, UnsupportedVersion
 from plog.protocol.decoders import ANY_NUMBER, Decoder, compile_decoder
 from plog.protocol.encoders import Encoder, compile_encoder, misfit
 from plog.protocol.schema import Struct
 from plog.types import Buffer
-
-if TYPE_CHECKING:
-    from plog._native.partition_log import FileRange
 
 S = TypeVar("S", bound=Struct)
 
@@ -47,40 +44,21 @@ def decode(
     return found(data, pos, most_elements)
 
 
-def encode(message: Struct, version: int) -> bytes:
-    """Encode a message whose records, if any, are bytes-like.
+def encode(message: Struct, version: int, *, head: bytes = b"") -> bytes:
+    """Encode a message, after `head`.
 
     Raises:
         UnsupportedVersion: the version is not declared, cannot carry a field that is set and not
             ignorable, or has no null for one that is None.
         MalformedBytes: a value is outside its type's range.
     """
-    out, _ = _encode(message, version)
+    out = [head]
+    encode_into = encoder(type(message), version)
+    try:
+        encode_into(message, out)
+    except (struct.error, UnicodeEncodeError) as fault:
+        raise misfit(message, version) or fault from fault
     return b"".join(out)
-
-
-def encode_pieces(message: Struct, version: int) -> list[bytes | FileRange]:
-    """Encode a message into pieces: bytes, and between them records that are not bytes-like.
-
-    Such records (a pinned range of a file) are passed through as they are, without empty ones.
-    The pieces one behind the other are the message.
-
-    Raises:
-        UnsupportedVersion, MalformedBytes: as `encode`.
-    """
-    out, records = _encode(message, version)
-    pieces: list[bytes | FileRange] = []
-    done = 0
-    for index in records:
-        piece = out[index]
-        if not isinstance(piece, bytes | bytearray | memoryview):
-            pieces.append(b"".join(out[done:index]))
-            if len(piece):
-                pieces.append(piece)
-            done = index + 1
-    if done < len(out) or not pieces:
-        pieces.append(b"".join(out[done:]))
-    return pieces
 
 
 def encoder(cls: type[Struct], version: int) -> Encoder:
@@ -95,14 +73,3 @@ def encoder(cls: type[Struct], version: int) -> Encoder:
             raise UnsupportedVersion(f"{cls.__name__} has no version {version}")
         found = _encoders[cls, version] = compile_encoder(cls, version)
     return found
-
-
-def _encode(message: Struct, version: int) -> tuple[list[bytes], list[int]]:
-    out: list[bytes] = []
-    records: list[int] = []
-    encode_into = encoder(type(message), version)
-    try:
-        encode_into(message, out, records)
-    except (struct.error, UnicodeEncodeError) as fault:
-        raise misfit(message, version) or fault from fault
-    return out, records

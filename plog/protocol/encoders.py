@@ -16,8 +16,8 @@ from plog.errors import MalformedBytes, UnsupportedVersion
 from plog.protocol.schema import FORMAT, LONGEST_STRING, Field, Struct
 from plog.protocol.source import Source
 
-Encoder = Callable[[Any, list[Any], list[int]], None]
-"""(message, pieces to append to, where among them records were appended)."""
+Encoder = Callable[[Any, list[Any]], None]
+"""(message, pieces to append to)."""
 
 
 def compile_encoder(cls: type[Struct], version: int) -> Encoder:
@@ -115,7 +115,7 @@ class _Writer:
 
     def write(self) -> Encoder:
         title = f"{self._cls.__name__} v{self._version}"
-        with self._source.block("def encode(o, out, records):"):
+        with self._source.block("def encode(o, out):"):
             self._source.line("add = out.append")
             self._struct(self._cls, "o", title + " ")
             self._flush()
@@ -230,8 +230,6 @@ class _Writer:
                 line(f"if {size} > {LONGEST_STRING}: long({path!r}, {size})")
         self._size(code, size)
         self._flush()
-        if kind == "records" and self._add == "add":
-            line("records.append(len(out))")
         line(f"{self._add}({held})")
 
     def _array(self, f: Field, value: str, path: str, nullable: bool) -> None:

@@ -45,8 +45,7 @@ Float64 = Annotated[float, Wire("float64")]
 String = Annotated[str, Wire("string")]
 Bytes = Annotated[bytes, Wire("bytes")]
 Records = Annotated[Any, Wire("records")]
-"""A record set: decoded to a memoryview of the frame; encoded from bytes, or from an object with a
-length that is sent as a separate piece (a `FileRange`)."""
+"""A record set: decoded to a memoryview of the frame, encoded from what is bytes-like."""
 Uuid = Annotated[uuid.UUID, Wire("uuid")]
 
 FORMAT: Final = {

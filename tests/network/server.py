@@ -83,8 +83,9 @@ MOST_AT_WORK = 20
 class Server:
     """Runs the loop in a thread of its own; `stop` checks that nothing is left behind."""
 
-    def __init__(self, dispatch=echo, **options):
+    def __init__(self, dispatch=echo, *, decide=None, **options):
         self.dispatch = dispatch
+        self.decide = decide
         self.options = options
         self.clients = []
 
@@ -94,7 +95,7 @@ class Server:
         self.thread.start()
         self.reactor = Reactor(**self.options)
         self.control_plane = ControlPlane(
-            self.reactor, self.dispatch, self.loop, most_at_work=MOST_AT_WORK
+            self.reactor, self.dispatch, self.loop, decide=self.decide, most_at_work=MOST_AT_WORK
         )
         settings = BrokerSettings({"listeners": "PLAINTEXT://127.0.0.1:0"})
         for bound in bind_listeners(settings.parsed_listeners()):

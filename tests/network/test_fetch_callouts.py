@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from plog._native.callout import LeaderEndpoint
 from plog._native.fetch_callout import Found
-from plog._native.produce_callout import LeaderEndpoint
 from plog._native.reactor import CALLOUT, CLOSED
 from plog.errors import ErrorCode
 from plog.protocol import codec, framing

@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from plog._native.callout import LeaderEndpoint
 from plog._native.log_flush import CommitThread
 from plog._native.partition_log import APPENDED, Appended, PartitionLog
-from plog._native.produce_callout import LeaderEndpoint, Refusal, Written
+from plog._native.produce_callout import Refusal, Written
 from plog._native.reactor import CALLOUT, CLOSED
 from plog._native.served import ServedPartitions
 from plog._native.topic_traffic import TopicTraffic

@@ -1,15 +1,31 @@
-"""Answers with stretches of segment files in them: sendfile, pins, and what disks do wrong."""
+"""Responses with stretches of segment files in them: sendfile, pins, and what disks do wrong."""
 
 import errno
 import os
+import struct
 import threading
 
 import pytest
 
 from plog._native.faults import Fault, inject
+from plog._native.fetch_callout import Found
+from plog._native.fetch_sessions import SessionCache
+from plog._native.served import ServedPartitions
+from plog._native.work_queue import WorkThread
+from plog.network.control_plane import Decided
+from plog.protocol import codec, framing
+from plog.protocol.messages.fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+)
 from tests.descriptors import open_at
-from tests.network.server import Server, request
+from tests.network.server import Server
 from tests.storage.partition_logs import Directory
+
+FETCH, VERSION = FetchRequest.api.key, 4
+LARGEST = (1 << 31) - 1
 
 SIZES = [200, 70_000, 3_000_000]
 
@@ -64,73 +80,103 @@ def segments(tmp_path):
 WHOLE = sum(SIZES)
 
 
-def test_ranges_and_bytes_arrive_in_order(segments, use_sendfile):
-    def answer(connection, frame):
+class FetchServer(Server):
+    """A server that asks `answer` for the ranges of each Fetch, one for each partition of it."""
+
+    def __init__(self, answer, *, use_sendfile=True):
+        async def decide(connection, callout):
+            ranges = answer(callout)
+            return Decided([Found(0, found, WHOLE, WHOLE, 0, None) for found in ranges], ())
+
+        super().__init__(
+            decide=decide,
+            served=ServedPartitions(WorkThread()),
+            sessions=SessionCache(1),
+            use_sendfile=use_sendfile,
+        )
+
+
+def fetch(correlation, partitions=1):
+    """A Fetch of partitions that no reactor knows, as the wire has it."""
+    asked = [
+        FetchPartition(partition=index, fetch_offset=0, partition_max_bytes=LARGEST)
+        for index in range(partitions)
+    ]
+    request = FetchRequest(
+        max_wait_ms=0,
+        min_bytes=0,
+        max_bytes=LARGEST,
+        topics=[FetchTopic(topic="t", partitions=asked)],
+    )
+    header = framing.encode_request_header(FETCH, VERSION, correlation, "c")
+    body = header + codec.encode(request, VERSION)
+    return struct.pack(">i", len(body)) + body
+
+
+def records_in(frame):
+    _, at = framing.decode_response_header(FETCH, VERSION, frame)
+    response, end = codec.decode(FetchResponse, VERSION, frame, at)
+    assert end == len(frame)
+    return [bytes(one.records) for one in response.responses[0].partitions]
+
+
+def test_ranges_arrive_in_order(segments, use_sendfile):
+    def answer(callout):
         return [
-            b"head",
             segments.range(0, 200),
+            b"",
             segments.range(1, 70_000),
-            b"middle",
-            bytearray(b"more"),
             segments.range(0, WHOLE),
-            b"tail",
         ]
 
-    expected = b"".join(
-        [
-            b"head",
-            segments.expected(0, 200),
-            segments.expected(1, 70_000),
-            b"middlemore",
-            segments.expected(0, WHOLE),
-            b"tail",
-        ]
-    )
-    with Server(answer, use_sendfile=use_sendfile) as server:
+    expected = [
+        segments.expected(0, 200),
+        b"",
+        segments.expected(1, 70_000),
+        segments.expected(0, WHOLE),
+    ]
+    with FetchServer(answer, use_sendfile=use_sendfile) as server:
         clients = [server.connect(), server.connect(receive_buffer=4096)]
         for client in clients:
-            client.sendall(request(1) + request(2))
+            client.sendall(fetch(1, 4) + fetch(2, 4))
         for client in clients:
-            assert client.answer() == expected
-            assert client.answer() == expected
-
-
-def test_answer_may_begin_and_end_with_a_range(segments, use_sendfile):
-    with Server(lambda c, f: [segments.range(1, 70_000)], use_sendfile=use_sendfile) as server:
-        client = server.connect()
-        client.sendall(request(1))
-        assert client.answer() == segments.expected(1, 70_000)
+            assert records_in(client.answer()) == expected
+            assert records_in(client.answer()) == expected
 
 
 def test_queued_range_outlives_its_deleted_segment(segments, use_sendfile):
     answered = threading.Event()
 
-    def answer(connection, frame):
+    def answer(callout):
         answered.set()
         return [segments.range(0, WHOLE)]
 
-    with Server(answer, use_sendfile=use_sendfile) as server:
+    with FetchServer(answer, use_sendfile=use_sendfile) as server:
         client = server.connect(receive_buffer=4096)
-        client.sendall(request(1))
+        client.sendall(fetch(1))
         assert answered.wait(10)
-        client.receive_exactly(4)
+        head = client.receive_exactly(4)
         segments.close()
         segments.directory.file(0, "log").unlink()
         assert segments.descriptors_open() == 1
-        assert client.receive_exactly(WHOLE) == segments.bytes
+        frame = client.receive_exactly(struct.unpack(">i", head)[0])
+        assert records_in(frame) == [segments.bytes]
         server.until(lambda: segments.descriptors_open() == 0)
+
+
+def five_times(segments, answered):
+    def answer(callout):
+        answered.set()
+        return [segments.range(0, WHOLE) for _ in callout.asked]
+
+    return answer
 
 
 def test_pins_are_given_back_when_the_peer_leaves_in_the_middle(segments, use_sendfile):
     answered = threading.Event()
-
-    def answer(connection, frame):
-        answered.set()
-        return [segments.range(0, WHOLE) for _ in range(5)]
-
-    with Server(answer, use_sendfile=use_sendfile) as server:
+    with FetchServer(five_times(segments, answered), use_sendfile=use_sendfile) as server:
         client = server.connect(receive_buffer=4096)
-        client.sendall(request(1))
+        client.sendall(fetch(1, 5))
         assert answered.wait(10)
         client.receive_exactly(1000)
         client.reset()
@@ -139,42 +185,35 @@ def test_pins_are_given_back_when_the_peer_leaves_in_the_middle(segments, use_se
         server.until(lambda: segments.descriptors_open() == 0)
 
 
+def test_pins_are_given_back_when_the_peer_has_gone(segments):
+    def answer(callout):
+        client.reset()
+        return [segments.range(0, WHOLE)]
+
+    with FetchServer(answer) as server:
+        client = server.connect(receive_buffer=4096)
+        client.sendall(fetch(1))
+        server.until(lambda: server.reactor.stats().closed == 1)
+        segments.close()
+        server.until(lambda: segments.descriptors_open() == 0)
+
+
 def test_pins_are_given_back_by_stop(segments, use_sendfile):
     answered = threading.Event()
-
-    def answer(connection, frame):
-        answered.set()
-        return [segments.range(0, WHOLE) for _ in range(5)]
-
-    with Server(answer, use_sendfile=use_sendfile) as server:
+    with FetchServer(five_times(segments, answered), use_sendfile=use_sendfile) as server:
         client = server.connect(receive_buffer=4096)
-        client.sendall(request(1))
+        client.sendall(fetch(1, 5))
         assert answered.wait(10)
         server.stop()
         segments.close()
         assert segments.descriptors_open() == 0
 
 
-def test_answer_to_nobody_gives_its_pins_back(segments):
-    with Server() as server:
-        server.reactor.respond(12345, [b"x", segments.range(0, WHOLE)])
-        client = server.connect()
-        client.sendall(request(1))
-        client.answer()
-        segments.close()
-        server.until(lambda: segments.descriptors_open() == 0)
-
-
 def test_file_that_ends_early_closes_the_connection(segments, use_sendfile, caplog):
     answered = threading.Event()
-
-    def answer(connection, frame):
-        answered.set()
-        return [segments.range(0, WHOLE) for _ in range(5)]
-
-    with Server(answer, use_sendfile=use_sendfile) as server:
+    with FetchServer(five_times(segments, answered), use_sendfile=use_sendfile) as server:
         client = server.connect(receive_buffer=4096)
-        client.sendall(request(1))
+        client.sendall(fetch(1, 5))
         assert answered.wait(10)
         client.receive_exactly(4)
         os.truncate(segments.directory.file(0, "log"), 100)
@@ -188,22 +227,21 @@ def test_disk_error_closes_the_connection_and_no_other(segments, use_sendfile, e
     asked = []
     call = "sendfile" if use_sendfile else "pread"
 
-    def answer(connection, frame):
+    def answer(callout):
         asked.append(1)
-        if len(asked) > 1:
-            return [bytes(frame)]
         found = segments.range(0, WHOLE)
-        inject([Fault(call, errno=error, times=1)])
+        if len(asked) == 1:
+            inject([Fault(call, errno=error, times=1)])
         return [found]
 
-    with Server(answer, use_sendfile=use_sendfile) as server:
+    with FetchServer(answer, use_sendfile=use_sendfile) as server:
         client = server.connect()
-        client.sendall(request(1))
+        client.sendall(fetch(1))
         assert client.is_closed_by_server()
         server.until(lambda: f"sending failed: {os.strerror(error)}" in caplog.text)
         other = server.connect()
-        other.sendall(request(2))
-        assert other.answer() == request(2)[4:]
+        other.sendall(fetch(2))
+        assert records_in(other.answer()) == [segments.bytes]
 
 
 @pytest.mark.parametrize(
@@ -212,12 +250,12 @@ def test_disk_error_closes_the_connection_and_no_other(segments, use_sendfile, e
     ids=str,
 )
 def test_short_and_interrupted_reads_go_on(segments, use_sendfile, fault):
-    def answer(connection, frame):
+    def answer(callout):
         found = segments.range(0, WHOLE)
         inject([Fault("sendfile" if use_sendfile else "pread", **fault)])
         return [found]
 
-    with Server(answer, use_sendfile=use_sendfile) as server:
+    with FetchServer(answer, use_sendfile=use_sendfile) as server:
         client = server.connect()
-        client.sendall(request(1))
-        assert client.answer() == segments.bytes
+        client.sendall(fetch(1))
+        assert records_in(client.answer()) == [segments.bytes]

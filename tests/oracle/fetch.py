@@ -45,6 +45,7 @@ from tests.oracle.fetch_sessions import (
     Partitions,
     Told,
 )
+from tests.oracle.waiting import until
 
 READ_COMMITTED = 1
 CONSUMER, DEBUGGING_CONSUMER = -1, -2
@@ -86,12 +87,12 @@ async def fetch(sessions: FetchSessions, ctx: Context, request: FetchRequest) ->
     until_ms = clock.monotonic_ms() + request.max_wait_ms
     watched = _resolved(ctx, plan.partitions)
     reading = Reading(ctx, request, plan.partitions)
-    await ctx.until(reading.look, watched, request.max_wait_ms)
+    await until(ctx, reading.look, watched, request.max_wait_ms)
     if reading.cold_dir is not None:
         with ctx.connection.while_open():
             await ctx.services.replicas.disks.in_thread(reading.cold_dir, reading.read_through)
         if not reading.is_enough():
-            await ctx.until(reading.look, watched, until_ms - clock.monotonic_ms())
+            await until(ctx, reading.look, watched, until_ms - clock.monotonic_ms())
     try:
         return _response(sessions, ctx, plan, reading.reads)
     except InvalidFetchSessionEpoch as overtaken:
@@ -271,8 +272,6 @@ def _read_log(
     first: bool,
     may_wait: bool,
 ) -> Read:
-    # Before the offsets are looked at: what changes after this wakes the purgatory.
-    log.native.watch()
     if ctx.version < ZSTD_SINCE and log.settings.compression_type == ZSTD:
         # As in Kafka, the topic's setting decides alone. Batches that producers compressed go to
         # every client: old versions of the protocol do not mean that a client knows no zstd.
@@ -385,7 +384,7 @@ def _response(sessions: FetchSessions, ctx: Context, plan: Fetch, reads: Reads) 
             last = FetchableTopicResponse(topic=key.topic, topic_id=key.topic_id, partitions=[])
             responses.append(last)
         last.partitions.append(read.data)
-        _count_sent(read, plan.partitions[key].fetch_offset)
+        _send(read, plan.partitions[key].fetch_offset)
     return FetchResponse(
         error_code=ErrorCode.NONE,
         session_id=0 if plan.session is None else plan.session.session_id,
@@ -394,11 +393,14 @@ def _response(sessions: FetchSessions, ctx: Context, plan: Fetch, reads: Reads) 
     )
 
 
-def _count_sent(read: Read, fetch_offset: int) -> None:
+def _send(read: Read, fetch_offset: int) -> None:
+    """Put the bytes of a range in its place."""
     # Followers are refused, so this is a consumer's.
     found = read.data.records
-    if isinstance(found, FileRange) and read.traffic is not None:
-        read.traffic.sent(max(found.next_offset() - fetch_offset, 0), len(found))
+    if isinstance(found, FileRange):
+        read.data.records = found.read()
+        if read.traffic is not None:
+            read.traffic.sent(max(found.next_offset() - fetch_offset, 0), len(found))
 
 
 def _told(read: Read) -> Told:

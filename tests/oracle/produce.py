@@ -49,6 +49,7 @@ from tests.oracle.produced_batches import (
     made_ready,
 )
 from tests.oracle.transactional_writes import Leave, leave_to_write
+from tests.oracle.waiting import until
 
 T = TypeVar("T")
 
@@ -400,7 +401,7 @@ async def _wait_until_safe(ctx: Context, parts: Sequence[Appended], timeout_ms: 
         # Each part is asked, also those behind one that still waits.
         return sum(part.is_settled() for part in parts) == len(parts)
 
-    await ctx.until(all_settled, [wait.topic_partition for wait in waits], timeout_ms)
+    await until(ctx, all_settled, [wait.topic_partition for wait in waits], timeout_ms)
     for part in parts:
         if not part.is_settled() and part.wait is not None:
             part.refuse(part.wait.timed_out())
