@@ -47,13 +47,13 @@ from plog.cluster.known_log_dirs import (
     missing_log_dirs,
     register_log_dirs,
 )
+from plog.cluster.led_transactions import LedTransactions
 from plog.cluster.metadata_cache import MetadataCache
 from plog.cluster.own_appends import OwnAppends
 from plog.cluster.producer_ids import ProducerIds
 from plog.cluster.replica_manager import ReplicaManager
 from plog.cluster.store_rebuild import known_partitions, rebuild_store
 from plog.cluster.topic_admin import INTERNAL_TOPICS, TopicAdmin
-from plog.cluster.write_leaves import WriteLeaves
 from plog.cluster.znodes import CLUSTER_ID, BrokerNode, Endpoint
 from plog.coordinator.group_coordinator import OFFSETS_TOPIC, GroupCoordinator
 from plog.coordinator.txn_coordinator import TRANSACTIONS_TOPIC, TxnCoordinator
@@ -268,7 +268,7 @@ class Broker:
         transactions = TxnCoordinator(
             loop,
             appends=appends,
-            leaves=WriteLeaves(replicas),
+            led=LedTransactions(replicas),
             metadata=metadata,
             settings=self._static,
             clock=self._clock,

@@ -61,6 +61,7 @@ PARTS_OF = {
     "offset_map": "cleaning",
     "partition": "partition_log",
     "partition_followers": "partition_log",
+    "partition_guards": "partition_log",
     "partition_names": "fetch_sessions",
     "plain_transport": "reactor",
     "produce_answer": "reactor",
@@ -84,6 +85,7 @@ PARTS_OF = {
     "served": "reactor",
     "topic_traffic": "reactor",
     "turn": "reactor",
+    "txn_guards": "partition_log",
     "work_queue": "reactor",
 }
 

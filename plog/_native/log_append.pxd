@@ -1,7 +1,7 @@
 # Appends to a partition: the look at its producer, the write and what becomes known by it, as one critical section.
 from libc.stdint cimport int64_t, uint8_t
 
-from plog._native.leaves cimport Writer
+from plog._native.txn_guards cimport Writer
 from plog._native.part_list cimport PartList
 from plog._native.partition cimport AppendPlace, EndingTransaction, Partition
 from plog._native.producers cimport Producer

@@ -18,8 +18,7 @@ from plog._native.locks cimport (
     CACHE_LINE_BYTES, add, load, pthread_mutex_lock, pthread_mutex_trylock, pthread_mutex_unlock, store)
 from plog._native.part_list cimport part_add, parts_release
 from plog._native.partition cimport (
-    EndingTransaction, partition_changed, partition_end_leave, partition_go_offline, partition_use_leave,
-    settle)
+    EndingTransaction, partition_changed, partition_go_offline, partition_revoke_guard, partition_use_guard, settle)
 from plog._native.producers cimport (
     BEGINNING, NO_TRANSACTION, ORDINARY, REPEATED, Judgement, ProducerBatch, ProducerTable, producers_assign,
     producers_find, producers_first_open, producers_judge, producers_note, producers_obtain,
@@ -194,7 +193,7 @@ cdef bint producer_may_append(
         if (decided.producer_id != added.producer_id
                 or decided.version != (0 if added.producer == NULL else added.producer.version)):
             return False
-        partition_end_leave(partition, added.producer_id)
+        partition_revoke_guard(partition, added.producer_id)
         return True
     if added.attributes & ATTRIBUTE_CONTROL:
         return False
@@ -208,7 +207,7 @@ cdef bint producer_may_append(
         out.timestamp = repeated.timestamp
         return False
     # Whatever may still come between, it is used up: then Python asks again.
-    if judged == BEGINNING and writer != NULL and partition_use_leave(
+    if judged == BEGINNING and writer != NULL and partition_use_guard(
             partition, added.producer_id, added.producer.producer_epoch, writer):
         return True
     return judged == ORDINARY

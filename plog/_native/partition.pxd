@@ -8,11 +8,11 @@ from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 from plog._native.aborted_list cimport AbortedList
 from plog._native.disk_room cimport Room
 from plog._native.followers cimport Follower, Followers
-from plog._native.leaves cimport Leaves, Writer
 from plog._native.locks cimport load_pointer, pthread_mutex_t
 from plog._native.mailbox cimport Letter
 from plog._native.producers cimport Producer, ProducerTable
 from plog._native.segment_files cimport SegmentList
+from plog._native.txn_guards cimport TxnGuards, Writer
 
 cdef enum:
     SLOT_KEY_BYTES = 20
@@ -79,7 +79,7 @@ ctypedef struct Partition:
     Followers followers          # of a leader; empty as long as this broker replicates nothing
     int64_t enough_in_sync       # atomic; the in-sync replicas are at least min.insync.replicas
     int64_t gaps_legal_below     # batches may be missing below it: compaction has been there
-    Leaves leaves                # to begin transactions, for the fast path
+    TxnGuards guards             # who may begin transactions
     int64_t first_open_offset    # of the open transactions; INT64_MAX when there is none
     AbortedList* aborted         # atomic, and a pin; NULL: none. What it pins is the lock's to give
     EndingTransaction* ending
@@ -158,13 +158,11 @@ cdef inline bint partition_has_aborted(Partition* partition, const AbortedList* 
     return load_pointer(<void**>&partition.aborted) == <const void*>pinned
 cdef void partition_close(Partition* partition) noexcept nogil
 
-# Leave to begin a transaction: what becomes of a producer by anything but its own next batch ends it, and so does every
-# change of leadership. False: it has none.
-cdef bint partition_give_leave(
+# A guard that was granted ahead lets the producer's next batch begin a transaction. Any other change of the producer
+# revokes it, and so does every change of leadership. False: the producer has none.
+cdef bint partition_use_guard(
     Partition* partition, int64_t producer_id, int16_t producer_epoch, const Writer* writer) noexcept nogil
-cdef bint partition_use_leave(
-    Partition* partition, int64_t producer_id, int16_t producer_epoch, const Writer* writer) noexcept nogil
-cdef void partition_end_leave(Partition* partition, int64_t producer_id) noexcept nogil
+cdef void partition_revoke_guard(Partition* partition, int64_t producer_id) noexcept nogil
 
 cdef bint partition_copy_producer(Partition* partition, int64_t producer_id, Producer* out) noexcept nogil
 # How many, or -ENOMEM; *out is the caller's to free.

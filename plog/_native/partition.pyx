@@ -18,7 +18,6 @@ from libc.string cimport strdup
 from plog._native.aborted_list cimport aborted_release, aborted_retain
 from plog._native.disk_room cimport room_release, room_retain
 from plog._native.followers cimport followers_clear, followers_commit, followers_note, followers_set
-from plog._native.leaves cimport leaves_end, leaves_give, leaves_release, leaves_use
 from plog._native.locks cimport (
     add, load_ordered, pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock,
     store, store_pointer)
@@ -26,6 +25,7 @@ from plog._native.producers cimport (
     producers_assign, producers_find, producers_first_open, producers_free, producers_init, producers_obtain,
     producers_remove)
 from plog._native.segment_files cimport active_of, list_release
+from plog._native.txn_guards cimport ANY_PRODUCER, guards_release, guards_revoke, guards_use
 
 # --- the partition's life -------------------------------------------------------------------------
 
@@ -42,7 +42,7 @@ cdef Partition* partition_new(const char* directory) noexcept nogil:
         free(made)
         return NULL
     made.references = 1
-    made.log_id = add(&logs_opened, 1)
+    made.log_id = made.guards.origin = add(&logs_opened, 1)
     made.epoch_start = made.led_since = -1
     made.enough_in_sync = 1
     made.slot_fd = made.number = -1
@@ -68,7 +68,7 @@ cdef void partition_release(Partition* partition) noexcept nogil:
     aborted_release(partition.aborted)
     room_release(partition.room)
     producers_free(&partition.producers)
-    leaves_release(&partition.leaves)
+    guards_release(&partition.guards)
     followers_clear(&partition.followers)
     free(partition.ending)
     free(partition.directory)
@@ -206,7 +206,7 @@ cdef void partition_set_leader(
         partition.epoch_start = partition.log_end_offset
     store(&partition.enough_in_sync, enough_in_sync)
     store(&partition.leader_epoch, leader_epoch)
-    leaves_release(&partition.leaves)
+    guards_revoke(&partition.guards, ANY_PRODUCER)
     if sole_replica:
         store(&partition.high_watermark, partition.log_end_offset)
     settle(partition)
@@ -364,7 +364,7 @@ cdef void partition_close(Partition* partition) noexcept nogil:
 # --- producers ------------------------------------------------------------------------------------
 
 cdef void note_producers(Partition* partition) noexcept nogil:
-    leaves_release(&partition.leaves)
+    guards_revoke(&partition.guards, ANY_PRODUCER)
     partition.first_open_offset = producers_first_open(&partition.producers)
 
 
@@ -376,27 +376,18 @@ cdef void publish_producers(Partition* partition) noexcept nogil:
     pthread_mutex_unlock(&partition.lock)
 
 
-cdef bint partition_give_leave(
-        Partition* partition, int64_t producer_id, int16_t producer_epoch, const Writer* writer) noexcept nogil:
-    cdef bint given
-    pthread_mutex_lock(&partition.lock)
-    given = leaves_give(&partition.leaves, producer_id, producer_epoch, writer)
-    pthread_mutex_unlock(&partition.lock)
-    return given
-
-
-cdef bint partition_use_leave(
+cdef bint partition_use_guard(
         Partition* partition, int64_t producer_id, int16_t producer_epoch, const Writer* writer) noexcept nogil:
     cdef bint had
     pthread_mutex_lock(&partition.lock)
-    had = leaves_use(&partition.leaves, producer_id, producer_epoch, writer)
+    had = guards_use(&partition.guards, producer_id, producer_epoch, writer)
     pthread_mutex_unlock(&partition.lock)
     return had
 
 
-cdef void partition_end_leave(Partition* partition, int64_t producer_id) noexcept nogil:
+cdef void partition_revoke_guard(Partition* partition, int64_t producer_id) noexcept nogil:
     pthread_mutex_lock(&partition.lock)
-    leaves_end(&partition.leaves, producer_id)
+    guards_revoke(&partition.guards, producer_id)
     pthread_mutex_unlock(&partition.lock)
 
 

@@ -235,17 +235,6 @@ class PartitionLog:
         """Replace all entries, at the start."""
     def remove_producers(self, producer_ids: Sequence[int]) -> None:
         """Forget these ids; unknown ones are ignored."""
-    def give_leave(
-        self, producer_id: int, producer_epoch: int, transactional_id: bytes, connection: int
-    ) -> bool:
-        """Let the producer's next batch begin a transaction, if it comes by this connection; tell
-        whether. For the fast path alone, once. `end_leave` takes it away, and so does whatever
-        becomes of the producer by a decided append, `put_producer`, `load_producers`,
-        `remove_producers` (these three: of all producers) or a change of leadership. Never waits
-        for a disk.
-        """
-    def end_leave(self, producer_id: int) -> None:
-        """Take the leave of a producer away, if it has one. Never waits for a disk."""
     # -- data
     def append(
         self, records: Buffer, now_ms: int, decided: ProducerEntry | None = None

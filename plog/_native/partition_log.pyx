@@ -16,7 +16,6 @@ from typing import NamedTuple
 from plog._native.aborted_list cimport AbortedList, PublishedAborted, aborted_retain
 from plog._native.disk_room cimport DiskRoom
 from plog._native.files cimport calls
-from plog._native.leaves cimport Writer
 from plog._native.locks cimport load, pthread_mutex_lock, pthread_mutex_unlock
 from plog._native.log_append cimport (
     APPEND_BAD_BATCH, APPEND_DONE, APPEND_DUPLICATE, APPEND_NOT_WRITABLE, APPEND_PRODUCER_UNUSUAL,
@@ -30,8 +29,8 @@ from plog._native.partition cimport (
     ACK_TOO_FEW_IN_SYNC as _ACK_TOO_FEW_IN_SYNC, ACK_WAITS as _ACK_WAITS, AckStatus, AppendPlace,
     PUBLISH_CLOSED, PUBLISH_DONE, PUBLISH_MISFIT, SLOT_KEY_BYTES, Partition, PublishStatus,
     partition_ack_status, partition_advance_high_watermark, partition_changed, partition_close,
-    partition_copy_producer, partition_copy_producers, partition_end_leave, partition_give_leave,
-    partition_go_offline, partition_load_producers, partition_new, partition_put_producer, partition_release, partition_remove_producer,
+    partition_copy_producer, partition_copy_producers, partition_go_offline, partition_load_producers, partition_new,
+    partition_put_producer, partition_release, partition_remove_producer,
     partition_replace_segments, partition_set_aborted, partition_set_in_sync, partition_set_leader, partition_set_limits,
     partition_set_log_start_offset, partition_set_room, settle)
 from plog._native.producers cimport (
@@ -421,22 +420,6 @@ cdef class PartitionLog:
         for producer_id in producer_ids:
             with nogil:
                 partition_remove_producer(self.partition, producer_id)
-
-    def give_leave(
-        self, int64_t producer_id, int16_t producer_epoch, bytes transactional_id, int64_t connection
-    ):
-        cdef Writer writer
-        cdef bint given
-        writer.connection = connection
-        writer.transactional_id = <const uint8_t*>PyBytes_AS_STRING(transactional_id)
-        writer.transactional_id_size = <int32_t>len(transactional_id)
-        with nogil:
-            given = partition_give_leave(self.partition, producer_id, producer_epoch, &writer)
-        return given
-
-    def end_leave(self, int64_t producer_id):
-        with nogil:
-            partition_end_leave(self.partition, producer_id)
 
     # -- data
 

@@ -2,7 +2,7 @@
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 
 from plog._native.callout_reasons cimport Reason
-from plog._native.leaves cimport Writer
+from plog._native.txn_guards cimport Writer
 from plog._native.log_append cimport AppendGroup, AppendResult
 from plog._native.part_list cimport PartList
 from plog._native.partition cimport Partition, Waiter

@@ -12,6 +12,7 @@ from functools import partial
 from typing import NamedTuple
 
 from plog._native import records
+from plog._native.partition_guards import TxnGuard
 from plog._native.partition_log import Appended
 from plog.cluster.acks_all import AckWait
 from plog.cluster.partition import ACKS_ALL, Partition
@@ -23,7 +24,6 @@ from plog.runtime.purgatory import Purgatory
 from plog.storage.log import Log
 from plog.storage.log_manager import LogManager
 from plog.storage.producer_state import Marker
-from plog.storage.verification import Verification
 from plog.types import TopicPartition
 
 
@@ -35,11 +35,11 @@ class Pair(NamedTuple):
 
 
 class Writer(NamedTuple):
-    """The producer in whose transaction records are written, and the leave to begin it here."""
+    """The producer in whose transaction records are written, and its guard if they begin it."""
 
     producer_id: int
     producer_epoch: int
-    verified: Verification | None
+    guard: TxnGuard | None
 
 
 def ignore(position: int, /) -> None:
@@ -108,9 +108,7 @@ class OwnAppends:
                     transactional=True,
                 )
             )
-            append = partial(
-                partition.append_for_coordinator, data, now_ms=now_ms, verified=of.verified
-            )
+            append = partial(partition.append_for_coordinator, data, now_ms=now_ms, guard=of.guard)
         limit = partition.settings.max_message_bytes
         if len(data) > limit:
             raise MessageTooLarge(f"batch of {len(data)} bytes, max.message.bytes is {limit}")
@@ -136,14 +134,6 @@ class OwnAppends:
             partial(partition.append_marker, producer_id, producer_epoch, marker, now_ms=now_ms),
         )
         await self._until_safe(partition, done)
-
-    def has_open(self, at: TopicPartition, producer_id: int) -> bool:
-        """Tell whether a producer has a transaction open in a partition. Never waits for a disk.
-
-        Raises:
-            UnknownTopicOrPartition, NotLeaderOrFollower, KafkaStorageError: it cannot be told.
-        """
-        return self._replicas.leader(at).log.transactions.has_open(producer_id)
 
     async def _append(self, partition: Partition, append: Callable[[], Appended]) -> Appended:
         """Append in the event loop, or in a disk's thread; never before what came earlier."""

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import NamedTuple, Protocol
 
+from plog._native.partition_guards import TxnGuard
 from plog._native.partition_log import APPENDED, Appended
 from plog._native.topic_traffic import TopicTraffic
 from plog.cluster.disks import Disks
@@ -32,7 +33,6 @@ from plog.errors import (
 from plog.settings.definitions import TopicSettings
 from plog.storage.log import Log
 from plog.storage.producer_state import Marker
-from plog.storage.verification import Verification
 from plog.types import NO_EPOCH, TopicPartition, counted
 
 ACKS_ALL = -1
@@ -300,7 +300,7 @@ class Partition:
         *,
         acks: int,
         now_ms: int,
-        verified: Verification | None = None,
+        guard: TxnGuard | None = None,
     ) -> Appended:
         """Append one validated batch as leader; offsets are stamped into `records`.
 
@@ -310,10 +310,10 @@ class Partition:
             KafkaError: whatever `Log.append_as_leader` raises.
         """
         log = self._log_for_append(acks)
-        return self._noted(log, log.append_as_leader(records, now_ms=now_ms, verified=verified))
+        return self._noted(log, log.append_as_leader(records, now_ms=now_ms, guard=guard))
 
     def append_for_coordinator(
-        self, records: bytearray, *, now_ms: int, verified: Verification | None
+        self, records: bytearray, *, now_ms: int, guard: TxnGuard | None
     ) -> Appended:
         """Append what a coordinator writes for a producer's transaction, with acks=all.
 
@@ -321,7 +321,7 @@ class Partition:
         """
         log = self._log_for_append(ACKS_ALL)
         return self._noted(
-            log, log.transactions.append_for_coordinator(records, now_ms=now_ms, verified=verified)
+            log, log.transactions.append_for_coordinator(records, now_ms=now_ms, guard=guard)
         )
 
     def append_marker(

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import TypeVar
 
+from plog._native.partition_guards import TxnGuard
 from plog.cluster.metadata_cache import MetadataCache, MetadataSnapshot
 from plog.cluster.own_appends import OwnAppends, Pair, Writer, ignore
 from plog.coordinator import group_log
@@ -64,7 +65,6 @@ from plog.runtime.timers import Timers
 from plog.runtime.trusted_time import TrustedTime
 from plog.settings.definitions import BrokerSettings, GroupSettings
 from plog.storage.log_faults import is_of_full_disk
-from plog.storage.verification import Verification
 from plog.types import ZERO_UUID, TopicPartition, counted
 
 log = logging.getLogger(__name__)
@@ -414,7 +414,7 @@ class GroupCoordinator:
         offsets: Sequence[tuple[TopicPartition, CommittedOffset]],
         *,
         producer: Producer,
-        verified: Verification | None,
+        guard: TxnGuard | None,
         member_id: str,
         instance_id: str | None,
         generation: int,
@@ -422,7 +422,7 @@ class GroupCoordinator:
         """Commit one or more offsets in a producer's transaction; they count once it commits.
 
         Args:
-            verified: the result of `verifying`, approved by the transaction's coordinator.
+            guard: needed to begin the transaction here; its coordinator has approved it.
 
         Raises as `Shards.of`, and InvalidTxnState, InvalidProducerEpoch.
         """
@@ -439,7 +439,7 @@ class GroupCoordinator:
             if any(self._is_deleted(committed.topic_id) for _, committed in offsets):
                 # Otherwise it could follow a commit for the next topic of that name in the log.
                 return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            writer = Writer(*producer, verified)
+            writer = Writer(*producer, guard)
             return await self._commit_in_transaction(shard, group, offsets, writer)
         finally:
             self._forget_deleted_topics(group, offsets)

@@ -11,15 +11,15 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
 
+from plog.cluster.led_transactions import LedTransactions
 from plog.cluster.metadata_cache import MetadataCache
 from plog.cluster.own_appends import OwnAppends, Pair
 from plog.cluster.store import SessionLost, WriteRefused
-from plog.cluster.write_leaves import WriteLeaves
 from plog.coordinator import txn_log
 from plog.coordinator.failures import log_level, told
 from plog.coordinator.shards import Shards
 from plog.coordinator.txn import EPOCH_PER_TRANSACTION, Txn
-from plog.coordinator.txn_connections import Sender, Way
+from plog.coordinator.txn_connections import ClientConnection, Sender, Way
 from plog.coordinator.txn_events import (
     AddPartitions,
     Answer,
@@ -80,7 +80,7 @@ class TxnCoordinator:
     """The transactional ids of this broker. For the event loop's thread.
 
     Args:
-        leaves: permissions for first writes to partitions that have joined.
+        led: the transactions in the partitions that this broker leads.
         trusted_time: the time by which transactional ids and loaded transactions expire.
         partitions: returns the number of partitions that `__transaction_state` has or will have.
         new_producer_id: returns an unused producer id; blocks, and raises KafkaError.
@@ -92,7 +92,7 @@ class TxnCoordinator:
         loop: asyncio.AbstractEventLoop,
         *,
         appends: OwnAppends,
-        leaves: WriteLeaves,
+        led: LedTransactions,
         metadata: MetadataCache,
         settings: BrokerSettings,
         clock: Clock,
@@ -103,7 +103,7 @@ class TxnCoordinator:
     ) -> None:
         self._loop = loop
         self._appends = appends
-        self._leaves = leaves
+        self._led = led
         self._metadata = metadata
         self._settings = settings
         self._clock = clock
@@ -157,7 +157,7 @@ class TxnCoordinator:
     def _retire(self, shard: TxnShard) -> None:
         """Withdraw permissions; running tasks notice that the shard is no longer led here."""
         for txn in shard:
-            self._end_leaves(txn)
+            self._revoke(txn)
 
     # -- requests ----------------------------------------------------------------------------
 
@@ -180,15 +180,15 @@ class TxnCoordinator:
         partitions: Iterable[TopicPartition],
         *,
         client_version: int = 0,
-        connection: int | None = None,
-        writes_by: int | None = None,
+        connection: ClientConnection | None = None,
+        grants: bool = False,
     ) -> ErrorCode:
         """Add partitions to a producer's transaction. Raises as `Shards.of`.
 
         Args:
             connection: the request's connection, if the producer itself sent it.
-            writes_by: the only connection on which the producer may now write there without
-                verification: that of the request.
+            grants: the producer's first writes there need no verification, if they come by
+                `connection`.
         """
         shard = self.shards.of(transactional_id)
         txn = shard.txns.get(transactional_id)
@@ -209,11 +209,13 @@ class TxnCoordinator:
             error = (await self._ask(shard, txn, event)).error
         finally:
             waits.cancel()
-        if error is ErrorCode.NONE and writes_by is not None:
-            self._give_leaves(shard, txn, event, writes_by)
+        if error is ErrorCode.NONE and grants and connection is not None:
+            self._grant(shard, txn, event, connection)
         return error
 
-    def _give_leaves(self, shard: TxnShard, txn: Txn, add: AddPartitions, connection: int) -> None:
+    def _grant(
+        self, shard: TxnShard, txn: Txn, add: AddPartitions, connection: ClientConnection
+    ) -> None:
         """Let the producer's writes skip verification, if verification would succeed now.
 
         Then the transaction's end has not begun. The end withdraws the permission before it writes
@@ -223,19 +225,20 @@ class TxnCoordinator:
             self.shards.is_served(shard)
             and txn.missing(add.producer, add.partitions) == frozenset()
         ):
-            self._leaves.give(add.partitions, *add.producer, txn.transactional_id, connection)
-            txn.connections.give(add.partitions, connection)
+            number = connection.number
+            self._led.grant_ahead(add.partitions, *add.producer, txn.transactional_id, number)
+            txn.connections.grant(add.partitions, connection)
 
     def _note_writes(self, txn: Txn, producer: Producer) -> None:
         """Record the connections of writes that skipped verification."""
         for at, connection in txn.connections.unasked.items():
-            if self._leaves.is_used(at, *producer):
+            if self._led.has_begun(at, *producer):
                 txn.takes(producer, Sender(Way.PRODUCE, connection))
 
-    def _end_leaves(self, txn: Txn) -> None:
+    def _revoke(self, txn: Txn) -> None:
         """Require verification of a transaction's writes again: it ends, or moves elsewhere."""
         if txn.value is not None and txn.value.state is ONGOING:
-            self._leaves.take_back(txn.value.partitions, txn.value.producer_id)
+            self._led.revoke(txn.value.partitions, txn.value.producer_id)
 
     async def end(
         self,
@@ -243,7 +246,7 @@ class TxnCoordinator:
         producer: Producer,
         *,
         commit: bool,
-        connection: int,
+        connection: ClientConnection,
         client_version: int = 0,
     ) -> TxnAnswer:
         """Commit or abort a producer's transaction. Raises as `Shards.of`, KafkaError."""
@@ -334,7 +337,7 @@ class TxnCoordinator:
                         token.set_result(answer)
                 case Store():
                     if effect.value is None or effect.value.state is not ONGOING:
-                        self._end_leaves(txn)
+                        self._revoke(txn)
                     self.shards.spawn(self._store(shard, txn, effect))
                 case WriteMarkers():
                     self.shards.spawn(self._write_markers(shard, txn, effect))
@@ -451,7 +454,7 @@ class TxnCoordinator:
     def _is_open(self, at: TopicPartition, producer: Producer) -> bool:
         """Return whether a producer has or may have an open transaction in a partition."""
         try:
-            return self._appends.has_open(at, producer.id)
+            return self._led.has_open(at, producer.id)
         except KafkaError:
             return not self._is_deleted(at)
 

@@ -9,6 +9,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
+from plog.coordinator.txn_connections import NO_CONNECTION, ClientConnection
 from plog.coordinator.txn_states import TxnState
 from plog.errors import ErrorCode
 from plog.types import NO_EPOCH, NO_PRODUCER_ID, NO_TIMESTAMP, TopicPartition
@@ -87,7 +88,7 @@ class AddPartitions:
     now_ms: int
     monotonic_ms: int
     client_version: int = 0
-    connection: int | None = None
+    connection: ClientConnection | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +98,7 @@ class EndTxn:
     Args:
         client_version: 2 raises the epoch with the end (v5, KIP-890).
         spare_producer_id: as for `InitProducer`.
-        connection: number of the request's connection; later connections have higher numbers.
+        connection: that of the request.
     """
 
     token: Token
@@ -106,7 +107,7 @@ class EndTxn:
     now_ms: int
     client_version: int = 0
     spare_producer_id: int = NO_PRODUCER_ID
-    connection: int = 0
+    connection: ClientConnection = NO_CONNECTION
 
 
 @dataclass(frozen=True, slots=True)

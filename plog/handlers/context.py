@@ -28,6 +28,7 @@ from plog.cluster.replica_manager import ReplicaManager
 from plog.cluster.store import SessionLost, WriteRefused
 from plog.cluster.topic_admin import TopicAdmin
 from plog.coordinator.group_coordinator import GroupCoordinator
+from plog.coordinator.txn_connections import ClientConnection
 from plog.coordinator.txn_coordinator import TxnCoordinator
 from plog.errors import KafkaStorageError, UnknownTopicId
 from plog.handlers.replica_moves import ReplicaMoves
@@ -182,6 +183,11 @@ class Context:
     ) -> T:
         """`at_logs` of one."""
         return await self.at_logs([log], call, *arguments, **options)
+
+    @property
+    def sent_by(self) -> ClientConnection:
+        """The connection of the request, as coordinators know it."""
+        return ClientConnection(self.services.node_id, self.connection.id)
 
     def topic_of_id(self, topic_id: uuid.UUID) -> str:
         """Return the name of a topic that a request gives by id.

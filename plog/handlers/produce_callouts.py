@@ -11,6 +11,7 @@ from functools import partial
 from typing import NamedTuple, TypeVar
 
 from plog._native import batch, partition_log
+from plog._native.partition_guards import TxnGuard
 from plog._native.produce_callout import ProduceCallout, Refusal, Written
 from plog.cluster.partition import Partition
 from plog.cluster.topic_admin import INTERNAL_TOPICS
@@ -34,11 +35,10 @@ from plog.handlers.produced_batches import (
     made_ready,
 )
 from plog.handlers.registry import decides
-from plog.handlers.transactional_writes import Leave, leave_to_write
+from plog.handlers.transactional_writes import Permission, permission_to_begin
 from plog.network.control_plane import CloseConnection, Decided
 from plog.protocol.messages.produce import ProduceRequest, refusal_text
 from plog.storage.log import Log
-from plog.storage.verification import Verification
 from plog.types import NO_OFFSET, NO_TIMESTAMP, TopicPartition
 
 T = TypeVar("T")
@@ -66,11 +66,11 @@ ADMIN_CLIENT = "__admin_client"
 
 
 class Asked(NamedTuple):
-    """One partition. `leave` lets a batch begin a transaction, or refuses it."""
+    """One partition. `permission` lets a batch begin a transaction, or refuses it."""
 
     at: TopicPartition
     records: bytearray | memoryview | None
-    leave: Leave | None = None
+    permission: Permission | None = None
 
 
 class Checked(NamedTuple):
@@ -84,7 +84,7 @@ class Checked(NamedTuple):
     records: bytearray | memoryview
     log_append_time: bool
     acks: int
-    verified: Verification | None = None
+    guard: TxnGuard | None = None
 
 
 @decides(ProduceRequest, versions="3-12", advertised_min=0)
@@ -115,7 +115,7 @@ async def append_all(
     a disk that is known to be slow its thread expands them, one at a time, so that batches that
     were made for it do not pile up before it.
     """
-    asked = await _with_leave(ctx, transactional_id, asked)
+    asked = await _with_permission(ctx, transactional_id, asked)
     todo = [(_log_of(ctx.services.replicas.get(one.at)), one) for one in asked]
     slow = ctx.services.replicas.disks.slow_among(log for log, _ in todo if log is not None)
     if slow is not None or not _is_large(asked):
@@ -156,7 +156,7 @@ def _append_until_slow(
     return found
 
 
-async def _with_leave(
+async def _with_permission(
     ctx: Context, transactional_id: str | None, asked: list[Asked]
 ) -> list[Asked]:
     """Ask the coordinator about batches that would begin a transaction in their partition."""
@@ -167,28 +167,28 @@ async def _with_leave(
         refusal = TransactionalIdAuthorizationFailed(
             "a transactional batch needs a transactional id"
         )
-        return [one._replace(leave=refusal) for one in asked]
+        return [one._replace(permission=refusal) for one in asked]
     joins = ctx.version >= JOINS_SINCE
-    wanted: dict[Producer, dict[TopicPartition, tuple[Log, Verification]]] = {}
-    leave: dict[TopicPartition, Leave] = {}
+    wanted: dict[Producer, dict[TopicPartition, tuple[Log, TxnGuard]]] = {}
+    permissions: dict[TopicPartition, Permission] = {}
     for one in filter(_is_transactional, asked):
         assert one.records is not None
         try:
             log = ctx.services.replicas.leader(one.at).log
         except KafkaError as refusal:
             # Also if the log is there again by the time of the append: it was not asked about.
-            leave[one.at] = refusal
+            permissions[one.at] = refusal
             continue
         try:
             header = batch.read_header(one.records)
         except KafkaError:
             continue  # it is refused for that
-        ticket = await ctx.at_log(log, log.transactions.verification_for, header, from_zero=joins)
-        if ticket is not None:
+        guard = log.transactions.guard_for(header, from_zero=joins)
+        if guard is not None:
             producer = Producer(header.producer_id, header.producer_epoch)
-            wanted.setdefault(producer, {})[one.at] = (log, ticket)
+            wanted.setdefault(producer, {})[one.at] = (log, guard)
     for producer, partitions in wanted.items():
-        leave |= await leave_to_write(
+        permissions |= await permission_to_begin(
             ctx,
             transactional_id,
             producer,
@@ -197,7 +197,7 @@ async def _with_leave(
             joins=joins,
             may_abort=ctx.version >= ABORTABLE_SINCE,
         )
-    return [one._replace(leave=leave.get(one.at)) for one in asked]
+    return [one._replace(permission=permissions.get(one.at)) for one in asked]
 
 
 def _is_transactional(asked: Asked) -> bool:
@@ -244,8 +244,8 @@ def _check(ctx: Context, acks: int, asked: Asked) -> Checked | Refusal:
         if asked.at.topic in INTERNAL_TOPICS and ctx.header.client_id != ADMIN_CLIENT:
             raise InvalidTopic(f"{asked.at.topic} is an internal topic")
         leader = ctx.services.replicas.leader(asked.at)
-        if isinstance(asked.leave, KafkaError):
-            raise asked.leave
+        if isinstance(asked.permission, KafkaError):
+            raise asked.permission
         settings = leader.settings
         records, header = check_header(asked.records, settings, ctx.version)
         partition = leader
@@ -255,7 +255,7 @@ def _check(ctx: Context, acks: int, asked: Asked) -> Checked | Refusal:
             records,
             settings.message_timestamp_type == LOG_APPEND_TIME,
             acks,
-            asked.leave,
+            asked.permission,
         )
     except RecordsRefused as refused:
         found = refused.found
@@ -274,7 +274,7 @@ def _append(ctx: Context, checked: Checked | Refusal) -> Outcome:
         if checked.log_append_time:
             batch.restamp_append_time(checked.records, now_ms)
         done = partition.append(
-            checked.records, acks=checked.acks, now_ms=now_ms, verified=checked.verified
+            checked.records, acks=checked.acks, now_ms=now_ms, guard=checked.guard
         )
     except KafkaError as refusal:
         return _refusal(ctx, partition.topic_partition, refusal, partition)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Sequence
 
+from plog._native.partition_guards import TxnGuard
 from plog.coordinator.group_coordinator import OFFSETS_TOPIC
 from plog.coordinator.group_log import CommittedOffset
 from plog.coordinator.txn_connections import Way
@@ -14,7 +15,7 @@ from plog.handlers.context import Context
 from plog.handlers.group_ids import check_group_id
 from plog.handlers.group_offsets import committable
 from plog.handlers.registry import handles
-from plog.handlers.transactional_writes import late_of, leave_to_write
+from plog.handlers.transactional_writes import late_of, permission_to_begin
 from plog.protocol.messages.transactions import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitRequestPartition,
@@ -22,7 +23,6 @@ from plog.protocol.messages.transactions import (
     TxnOffsetCommitResponsePartition,
     TxnOffsetCommitResponseTopic,
 )
-from plog.storage.verification import Verification
 from plog.types import TopicPartition
 
 OF_THE_LOG = {
@@ -104,13 +104,13 @@ async def _commit(
             late = late_of(ctx, request.transactional_id, producer, Way.OFFSETS)
             if late is not None:
                 raise late
-        verified = await _leave(ctx, request, producer)
+        guard = await _permission(ctx, request, producer)
         with ctx.connection.aside():
             return await groups.commit_in_transaction(
                 request.group_id,
                 offsets,
                 producer=producer,
-                verified=verified,
+                guard=guard,
                 member_id=request.member_id,
                 instance_id=request.group_instance_id,
                 generation=request.generation_id,
@@ -120,27 +120,27 @@ async def _commit(
         return OF_THE_LOG.get(code, code)
 
 
-async def _leave(
+async def _permission(
     ctx: Context, request: TxnOffsetCommitRequest, producer: Producer
-) -> Verification | None:
-    """Return the leave to begin the transaction in the group's partition, if it takes one.
+) -> TxnGuard | None:
+    """Return the guard to begin the transaction in the group's partition, if it takes one.
 
-    Raises KafkaError: there is no leave.
+    Raises KafkaError: it may not begin.
     """
     at = TopicPartition(OFFSETS_TOPIC, ctx.services.groups.shards.index_of(request.group_id))
     log = ctx.services.replicas.leader(at).log
-    ticket = await ctx.at_log(log, log.transactions.verification_for_producer, *producer)
-    if ticket is None:
+    guard = log.transactions.guard_for_producer(*producer)
+    if guard is None:
         return None
-    leave = await leave_to_write(
+    permissions = await permission_to_begin(
         ctx,
         request.transactional_id,
         producer,
-        {at: (log, ticket)},
+        {at: (log, guard)},
         way=Way.OFFSETS,
         joins=ctx.version >= JOINS_SINCE,
         may_abort=ctx.version >= ABORTABLE_SINCE,
     )
-    if isinstance(found := leave[at], KafkaError):
+    if isinstance(found := permissions[at], KafkaError):
         raise found
     return found

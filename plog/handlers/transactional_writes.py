@@ -1,4 +1,4 @@
-"""Leave for writes that begin a transaction in a partition (KIP-890).
+"""Which writes may begin a transaction in a partition (KIP-890).
 
 Owns the question to the transaction's coordinator, which must know the partition before the first
 record of a transaction is there: else it would never end. Clients of version 2 leave it to
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Set
 
+from plog._native.partition_guards import TxnGuard
 from plog.coordinator.txn import EPOCH_PER_TRANSACTION
 from plog.coordinator.txn_connections import Sender, Way
 from plog.coordinator.txn_events import Producer
@@ -23,7 +24,6 @@ from plog.errors import (
 )
 from plog.handlers.context import Context
 from plog.storage.log import Log
-from plog.storage.verification import Verification
 from plog.types import TopicPartition
 
 COME_AGAIN = frozenset(
@@ -36,21 +36,21 @@ COME_AGAIN = frozenset(
 )
 """Errors that Produce never returned before KIP-890; clients get a retriable error instead."""
 
-Leave = Verification | KafkaError
-"""The verification to append a write with, or the error that refuses it."""
+Permission = TxnGuard | KafkaError
+"""The guard to append a write with, or the error that refuses it."""
 
 
-async def leave_to_write(
+async def permission_to_begin(
     ctx: Context,
     transactional_id: str,
     producer: Producer,
-    asked: Mapping[TopicPartition, tuple[Log, Verification]],
+    asked: Mapping[TopicPartition, tuple[Log, TxnGuard]],
     *,
     way: Way,
     joins: bool,
     may_abort: bool,
-) -> dict[TopicPartition, Leave]:
-    """Return for each partition the ticket that it was asked with, or why it is not approved of.
+) -> dict[TopicPartition, Permission]:
+    """Ask the coordinator, and return each partition's guard, approved, or why it is refused.
 
     Args:
         way: which kind of request it is that asks.
@@ -66,8 +66,8 @@ async def leave_to_write(
         found = late
     else:
         found = _missing(ctx, transactional_id, producer, asked)
-    left: dict[TopicPartition, Leave] = {}
-    for at, (log, ticket) in asked.items():
+    found_for: dict[TopicPartition, Permission] = {}
+    for at, (log, guard) in asked.items():
         if isinstance(found, KafkaError):
             refusal: KafkaError | None = found
         elif at not in found:
@@ -77,11 +77,11 @@ async def leave_to_write(
         else:
             refusal = InvalidTxnState(f"{at} is not in the transaction")
         if refusal is None:
-            left[at] = ticket
+            log.transactions.approve(guard)
         else:
-            await ctx.at_log(log, log.transactions.drop_verification, ticket)
-            left[at] = refusal
-    return left
+            log.transactions.refuse(guard)
+        found_for[at] = refusal or guard
+    return found_for
 
 
 def late_of(
@@ -99,7 +99,7 @@ def late_of(
         asked: where it would begin its transaction.
     """
     try:
-        sender = Sender(way, ctx.connection.id)
+        sender = Sender(way, ctx.sent_by)
         if ctx.services.transactions.takes(transactional_id, producer, sender, asked):
             return None
     except KafkaError:
@@ -115,7 +115,7 @@ def _missing(
     ctx: Context,
     transactional_id: str,
     producer: Producer,
-    asked: Mapping[TopicPartition, tuple[Log, Verification]],
+    asked: Mapping[TopicPartition, tuple[Log, TxnGuard]],
 ) -> KafkaError | frozenset[TopicPartition]:
     try:
         found = ctx.services.transactions.verify(transactional_id, producer, asked)

@@ -170,10 +170,10 @@ async def _add(
         if asked.verify_only:
             return _verified(ctx, asked.transactional_id, producer, partitions)
         # Brokers ask for producers, who write by connections of their own.
-        by = ctx.connection.id if ctx.version < MANY_SINCE else None
+        by = ctx.sent_by if ctx.version < MANY_SINCE else None
         with ctx.connection.aside():
             error = await ctx.services.transactions.add(
-                asked.transactional_id, producer, partitions, connection=by, writes_by=by
+                asked.transactional_id, producer, partitions, connection=by, grants=True
             )
     except KafkaError as refusal:
         error = ErrorCode(refusal.code)
@@ -207,7 +207,7 @@ async def add_offsets_to_txn(
                 request.transactional_id,
                 Producer(request.producer_id, request.producer_epoch),
                 [TopicPartition(OFFSETS_TOPIC, index)],
-                connection=ctx.connection.id,
+                connection=ctx.sent_by,
             )
     except KafkaError as refusal:
         error = ErrorCode(refusal.code)
@@ -226,7 +226,7 @@ async def end_txn(ctx: Context, request: EndTxnRequest) -> EndTxnResponse:
                 request.transactional_id,
                 Producer(request.producer_id, request.producer_epoch),
                 commit=request.committed,
-                connection=ctx.connection.id,
+                connection=ctx.sent_by,
                 client_version=EPOCH_PER_TRANSACTION if raises else 0,
             )
     except KafkaError as refusal:

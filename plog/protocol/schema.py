@@ -45,7 +45,7 @@ Float64 = Annotated[float, Wire("float64")]
 String = Annotated[str, Wire("string")]
 Bytes = Annotated[bytes, Wire("bytes")]
 Records = Annotated[Any, Wire("records")]
-"""A record set: decoded to a memoryview of the frame, encoded from what is bytes-like."""
+"""A record set: decoded to a memoryview of the frame, encoded from a bytes-like object."""
 Uuid = Annotated[uuid.UUID, Wire("uuid")]
 
 FORMAT: Final = {

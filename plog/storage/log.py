@@ -26,6 +26,7 @@ from typing import NamedTuple
 
 from plog._native import batch
 from plog._native.files import NO_RESOURCES
+from plog._native.partition_guards import TxnGuard
 from plog._native.partition_log import (
     APPENDED,
     DUPLICATE,
@@ -59,7 +60,6 @@ from plog.storage.producer_state import SilentProducers
 from plog.storage.segment import SegmentNumbers
 from plog.storage.timestamp_search import TimestampedOffset
 from plog.storage.transaction_index import AbortedTransaction, AbortedTransactions
-from plog.storage.verification import Verification
 from plog.types import NO_OFFSET, TopicPartition
 
 COMPACT, DELETE = "compact", "delete"
@@ -227,14 +227,14 @@ class Log:
         records: bytearray | memoryview,
         *,
         now_ms: int,
-        verified: Verification | None = None,
+        guard: TxnGuard | None = None,
     ) -> Appended:
         """Append one validated batch; offsets and epoch are stamped into `records`.
 
         Returns status APPENDED, or DUPLICATE with the first copy's offsets.
 
         Args:
-            verified: needed by a batch that begins a transaction (see `verification`).
+            guard: needed by a batch that begins a transaction (`LogTransactions.guard_for`).
 
         Raises:
             RecordListTooLarge: the batch is larger than a segment may be.
@@ -251,7 +251,7 @@ class Log:
         appended = self.native.append(records, now_ms)
         if appended.status not in (APPENDED, DUPLICATE):
             appended = self._append_unusual(
-                records, now_ms, partial(self.transactions.decide, verified=verified)
+                records, now_ms, partial(self.transactions.decide, guard=guard)
             )
         self._flush_if_due()
         return appended

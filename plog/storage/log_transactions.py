@@ -1,7 +1,7 @@
 """The transactions in one log: how they begin and end, and which were aborted.
 
-Owns the tickets of new transactions, the markers, and the order of an abort's steps: it publishes
-an abort before it writes the marker, so no reader can pass the marker without knowing. It does not
+Owns which batches need a guard, the markers, and the order of an abort's steps: it publishes an
+abort before it writes the marker, so no reader can pass the marker without knowing. It does not
 own what a producer may send (`producer_state`), nor the append, which the log does under its lock.
 """
 
@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 
+from plog._native import partition_guards
 from plog._native.batch import BatchHeader
+from plog._native.partition_guards import ANY_EPOCH, TxnGuard
 from plog._native.partition_log import Appended, FileRange, PartitionLog, ProducerEntry
 from plog._native.records import control_batch
 from plog.errors import NotLeaderOrFollower
@@ -26,7 +28,6 @@ from plog.storage.producer_state import (
     is_in_transaction,
 )
 from plog.storage.transaction_index import AbortedTransaction
-from plog.storage.verification import Verification, Verifications
 from plog.types import NO_OFFSET
 
 DecideProducer = Callable[[BatchHeader], ProducerEntry | None]
@@ -55,14 +56,13 @@ class LogTransactions:
         self._faults = faults
         self._lock = lock
         self._append = append
-        self._verifications = Verifications()
 
     # -- beginning ---------------------------------------------------------------------------
 
-    def verification_for(
-        self, header: BatchHeader, *, from_zero: bool = False
-    ) -> Verification | None:
-        """Return what a batch's writer has to have approved of before it is appended.
+    # A guard lets a producer begin (KIP-890). None of these waits for a disk.
+
+    def guard_for(self, header: BatchHeader, *, from_zero: bool = False) -> TxnGuard | None:
+        """Return the guard that the transaction's coordinator must approve before an append.
 
         None: the batch begins no transaction, or is one that was appended before.
 
@@ -72,86 +72,91 @@ class LogTransactions:
         entry = self._native.producer(header.producer_id)
         if not header.is_transactional or check(entry, header)[0] is Verdict.DUPLICATE:
             return None
-        return self.verification_for_producer(
+        return self.guard_for_producer(
             header.producer_id, header.producer_epoch, from_zero=from_zero
         )
 
-    def verification_for_producer(
+    def guard_for_producer(
         self, producer_id: int, producer_epoch: int, *, from_zero: bool = False
-    ) -> Verification | None:
+    ) -> TxnGuard | None:
         """Return the same for what a coordinator writes: it has no numbers."""
-        with self._lock:
-            entry = self._native.producer(producer_id)
-            if is_in_transaction(entry, producer_epoch):
-                return None
-            return self._verifications.begin(producer_id, producer_epoch, from_zero=from_zero)
+        if self.has_begun(producer_id, producer_epoch):
+            return None
+        return partition_guards.ask(self._native, producer_id, producer_epoch, from_zero=from_zero)
 
-    def drop_verification(self, ticket: Verification) -> None:
-        """Take back what was not approved of."""
-        with self._lock:
-            self._verifications.drop(ticket)
+    def approve(self, guard: TxnGuard) -> None:
+        """Let its holders begin, unless a marker came first."""
+        partition_guards.approve(self._native, guard)
 
-    def decide(self, header: BatchHeader, *, verified: Verification | None) -> ProducerEntry | None:
+    def refuse(self, guard: TxnGuard) -> None:
+        """Take it from one holder."""
+        partition_guards.refuse(self._native, guard)
+
+    def grant_ahead(
+        self, producer_id: int, producer_epoch: int, transactional_id: str, connection: int
+    ) -> None:
+        """Let a producer begin with its next batch, if that goes on where its last one ended.
+
+        The caller guarantees that the partition is in the transaction, and revokes this when that
+        is no longer certain.
+
+        Args:
+            connection: the one of this broker that the batch must come by.
+        """
+        name = transactional_id.encode()
+        partition_guards.grant_ahead(self._native, producer_id, producer_epoch, name, connection)
+
+    def revoke(self, producer_id: int) -> None:
+        """Take back what was granted ahead."""
+        partition_guards.revoke(self._native, producer_id)
+
+    def has_begun(self, producer_id: int, producer_epoch: int) -> bool:
+        """Return whether a producer has a transaction open here, in an epoch."""
+        return is_in_transaction(self._native.producer(producer_id), producer_epoch)
+
+    def has_open(self, producer_id: int) -> bool:
+        """Return whether a producer has a transaction open here, in any epoch."""
+        entry = self._native.producer(producer_id)
+        return entry is not None and entry.current_txn_first_offset != NO_OFFSET
+
+    def decide(self, header: BatchHeader, *, guard: TxnGuard | None) -> ProducerEntry | None:
         """Decide about a client's unusual batch. Under the lock.
 
         Raises:
-            NotLeaderOrFollower: its leave is of a log that was here before.
+            NotLeaderOrFollower: its guard is of a log that was here before.
             KafkaError: as `producer_state.decide`.
         """
         entry = self._native.producer(header.producer_id)
         verdict, _ = check(entry, header)
         if verdict is not Verdict.UNUSUAL:
             return None  # another batch of the producer came between
-        is_verified = self._is_verified(header, verified)
-        from_zero = verified is not None and verified.from_zero
+        is_verified = self._may_begin(header, guard)
+        from_zero = guard is not None and guard.from_zero
         return decide(entry, header, is_verified=is_verified, from_zero=from_zero)
 
-    def _is_verified(self, header: BatchHeader, verified: Verification | None) -> bool:
-        if verified is not None and not self._verifications.has_given(verified):
+    def _may_begin(self, header: BatchHeader, guard: TxnGuard | None) -> bool:
+        if guard is None:
+            return False
+        if not partition_guards.is_of(self._native, guard):
             # The client retries, and the retry asks this log.
             raise NotLeaderOrFollower(
                 f"producer {header.producer_id}: its verification belongs to a log that"
                 " was replaced"
             )
-        return self._verifications.is_valid(verified, header)
-
-    # Leave beforehand: the fast path uses it, once, for a batch that goes on where its producer's
-    # last one ended. The struct guards it by a lock of its own, so that the log's is not needed.
-
-    def give_leave(
-        self, producer_id: int, producer_epoch: int, transactional_id: str, connection: int
-    ) -> None:
-        """Let a producer begin a transaction with its next batch, if it arrives on `connection`.
-
-        The caller guarantees that the partition is in the transaction, and takes the leave back
-        when that is no longer certain.
-        """
-        self._native.give_leave(producer_id, producer_epoch, transactional_id.encode(), connection)
-
-    def has_begun(self, producer_id: int, producer_epoch: int) -> bool:
-        """Tell whether a producer has a transaction open here. Never waits for a disk."""
-        return is_in_transaction(self._native.producer(producer_id), producer_epoch)
-
-    def has_open(self, producer_id: int) -> bool:
-        """Tell whether a producer has a transaction open here, of any epoch. As `has_begun`."""
-        entry = self._native.producer(producer_id)
-        return entry is not None and entry.current_txn_first_offset != NO_OFFSET
-
-    def end_leave(self, producer_id: int) -> None:
-        """Take it back, if it is there."""
-        self._native.end_leave(producer_id)
+        who = header.producer_id, header.producer_epoch
+        return partition_guards.is_granted(self._native, guard, *who)
 
     def on_append(self, header: BatchHeader) -> None:
         """Take note of a batch that was decided about and appended. Under the lock."""
         if not header.is_control:  # of a marker `append_marker` knows more
-            self._verifications.end(header.producer_id)
+            partition_guards.end(self._native, header.producer_id)
 
     def succeed(self, before: LogTransactions) -> None:
-        """Let the tickets of the log that this one's log replaces stand. Under both locks."""
-        self._verifications = before._verifications
+        """Let the guards of the log that this one's log replaces stand. Under both locks."""
+        partition_guards.succeed(self._native, before._native)
 
     def append_for_coordinator(
-        self, records: bytearray, *, now_ms: int, verified: Verification | None
+        self, records: bytearray, *, now_ms: int, guard: TxnGuard | None
     ) -> Appended:
         """Append a batch that a coordinator writes for a producer's transaction, unnumbered.
 
@@ -160,8 +165,7 @@ class LogTransactions:
 
         def decide_writer(header: BatchHeader) -> ProducerEntry:
             entry = self._native.producer(header.producer_id)
-            is_verified = self._is_verified(header, verified)
-            return decide_own(entry, header, is_verified=is_verified)
+            return decide_own(entry, header, is_verified=self._may_begin(header, guard))
 
         return self._append(records, now_ms, decide_writer)
 
@@ -195,10 +199,10 @@ class LogTransactions:
             entry = self._native.producer(producer_id)
             first = NO_OFFSET if entry is None else entry.current_txn_first_offset
             # With a marker that has its own epoch the next transaction begins, and who writes in
-            # that one may be waiting for leave already.
-            next_epoch = producer_epoch if marker.has_own_epoch else None
-            self._verifications.end(producer_id, but_epoch=next_epoch)
-            self.end_leave(producer_id)  # also if the marker is refused
+            # that one may have asked already. Also if the marker is refused.
+            next_epoch = producer_epoch if marker.has_own_epoch else ANY_EPOCH
+            partition_guards.end(self._native, producer_id, but_epoch=next_epoch)
+            self.revoke(producer_id)
             if not marker.abort or first == NO_OFFSET:
                 return self._append(records, now_ms, decide_ended)
             with self._segments.aborting(producer_id, first):

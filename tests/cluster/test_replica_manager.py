@@ -69,7 +69,7 @@ class FakeLog:
     def become_follower(self, leader_epoch: int) -> None:
         self.role = ("follower", leader_epoch)
 
-    def append_as_leader(self, records, *, now_ms: int, verified=None):
+    def append_as_leader(self, records, *, now_ms: int, guard=None):
         self.log_end_offset += 1
         return SimpleNamespace(
             status=partition_log.APPENDED, base_offset=self.log_end_offset - 1, took_us=0

@@ -94,7 +94,7 @@ class Play:
             "g",
             [(AT, CommittedOffset(offset, topic_id=topic_id))],
             producer=Producer(producer_id, 0),
-            verified=None,
+            guard=None,
             member_id="",
             instance_id=None,
             generation=-1,
@@ -354,7 +354,7 @@ def test_request_under_way_commits_nothing_for_the_next_topic(
     async def no_leave(*_: object) -> None:
         pass
 
-    monkeypatch.setattr(transactional_offsets, "_leave", no_leave)
+    monkeypatch.setattr(transactional_offsets, "_permission", no_leave)
     monkeypatch.setattr(transactional_offsets, "late_of", lambda *_: None)
 
     async def steps(one: Play) -> None:
@@ -381,7 +381,7 @@ def test_topic_that_is_deleted_before_the_append_of_a_transaction_is_unknown(
         joins.set()
         await may_join.wait()
 
-    monkeypatch.setattr(transactional_offsets, "_leave", leave)
+    monkeypatch.setattr(transactional_offsets, "_permission", leave)
     monkeypatch.setattr(transactional_offsets, "late_of", lambda *_: None)
 
     async def steps(one: Play) -> None:

@@ -12,7 +12,7 @@ from plog.coordinator.txn_events import NO_PRODUCER, Producer, TxnAnswer, TxnVal
 from plog.coordinator.txn_states import END_ANSWERS, OF_OUTCOME, TxnState
 from plog.errors import ErrorCode
 from plog.types import TopicPartition
-from tests.coordinator.txn_play import EXPIRATION_MS, TIMEOUT_MS, A, B, Play
+from tests.coordinator.txn_play import EXPIRATION_MS, TIMEOUT_MS, A, B, Play, at
 
 NONE, AGAIN = ErrorCode.NONE, ErrorCode.CONCURRENT_TRANSACTIONS
 FENCED, NOT_MINE = ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_ID_MAPPING
@@ -351,15 +351,15 @@ def test_writes_come_late_by_the_connections_of_their_kind_and_of_those_that_sha
     producer = play.begun()  # by 7
     ways = (Way.PRODUCE, Way.OFFSETS)
     for way, by in ((Way.PRODUCE, 3), (Way.OFFSETS, 7)):
-        assert play.txn.takes(producer, Sender(way, by))
+        assert play.txn.takes(producer, Sender(way, at(by)))
     play.connection = 8
     assert play.error(play.commit(producer)) is NONE
-    assert play.txn.takes(Producer(producer.id, producer.epoch + 1), Sender(Way.OFFSETS, 1))
+    assert play.txn.takes(Producer(producer.id, producer.epoch + 1), Sender(Way.OFFSETS, at(1)))
     for by, taken in ((2, [False, False]), (3, [True, False]), (7, [True, False]), (8, [True] * 2)):
-        assert [play.txn.takes(producer, Sender(way, by)) for way in ways] == taken, by
+        assert [play.txn.takes(producer, Sender(way, at(by))) for way in ways] == taken, by
     play.mark()
     again = play.producer(play.init())
-    assert play.txn.takes(again, Sender(Way.OFFSETS, 1))
+    assert play.txn.takes(again, Sender(Way.OFFSETS, at(1)))
 
 
 @pytest.mark.parametrize("raises", [False, True])

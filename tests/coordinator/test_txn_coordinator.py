@@ -13,7 +13,7 @@ import pytest
 
 from plog.cluster.store import WriteRefused
 from plog.coordinator.txn import Txn
-from plog.coordinator.txn_connections import Sender, Way
+from plog.coordinator.txn_connections import ClientConnection, Sender, Way
 from plog.coordinator.txn_coordinator import TRANSACTIONS_TOPIC, TxnCoordinator
 from plog.coordinator.txn_events import EndTxn, LookAtTimeout, Producer, Stored, TxnValue
 from plog.coordinator.txn_shard import TxnShard
@@ -82,14 +82,15 @@ class Appends:
         return (at, producer_id) in self.open
 
 
-class Leaves:
+class Led:
     """Who may write where, and by which connection."""
 
     def __init__(self) -> None:
+        self.appends: Appends | None = None
         self.given: dict[tuple[TopicPartition, int], tuple[int, str, int]] = {}
         self.used: set[TopicPartition] = set()
 
-    def give(
+    def grant_ahead(
         self,
         partitions: Iterable[TopicPartition],
         producer_id: int,
@@ -100,10 +101,14 @@ class Leaves:
         for at in partitions:
             self.given[at, producer_id] = producer_epoch, transactional_id, connection
 
-    def is_used(self, at: TopicPartition, producer_id: int, producer_epoch: int) -> bool:
+    def has_open(self, at: TopicPartition, producer_id: int) -> bool:
+        assert self.appends is not None
+        return self.appends.has_open(at, producer_id)
+
+    def has_begun(self, at: TopicPartition, producer_id: int, producer_epoch: int) -> bool:
         return at in self.used
 
-    def take_back(self, partitions: Iterable[TopicPartition], producer_id: int) -> None:
+    def revoke(self, partitions: Iterable[TopicPartition], producer_id: int) -> None:
         for at in partitions:
             self.given.pop((at, producer_id), None)
 
@@ -112,13 +117,15 @@ def scene(
     metadata: Metadata,
     appends: Appends,
     *,
-    leaves: Leaves | None = None,
+    led: Led | None = None,
     partitions: int = 1,
     clock: ManualClock | None = None,
     **intervals: int,
 ) -> tuple[TxnCoordinator, Txn]:
     """Return a coordinator that has read of a decided transaction."""
     clock = clock or ManualClock()
+    led = led or Led()
+    led.appends = appends
     given = {
         "transaction_state_log_load_buffer_size": 1000,
         "transaction_abort_timed_out_transaction_cleanup_interval_ms": 10_000,
@@ -129,7 +136,7 @@ def scene(
     made = TxnCoordinator(
         asyncio.get_running_loop(),
         appends=appends,  # type: ignore[arg-type]
-        leaves=leaves or Leaves(),  # type: ignore[arg-type]
+        led=led,  # type: ignore[arg-type]
         metadata=metadata,  # type: ignore[arg-type]
         settings=settings,  # type: ignore[arg-type]
         clock=clock,
@@ -467,7 +474,7 @@ def test_each_look_has_an_interval_of_its_own(often: str) -> None:
 
 # -- leave to write --------------------------------------------------------------------------------
 
-CONNECTION = 9
+CONNECTION, LATER = ClientConnection(0, 9), ClientConnection(0, 10)
 
 
 class SlowAppends(Appends):
@@ -482,40 +489,40 @@ class SlowAppends(Appends):
         return await super().append(at, pairs)
 
 
-async def joined(value: TxnValue = AT_REST) -> tuple[TxnCoordinator, Txn, Leaves, SlowAppends]:
-    """Return a coordinator of a transaction that a partition has joined, with leave."""
-    appends, leaves = SlowAppends(), Leaves()
-    made, _ = scene(Metadata(TRANSACTIONS_TOPIC, AT.topic), appends, leaves=leaves)
+async def joined(value: TxnValue = AT_REST) -> tuple[TxnCoordinator, Txn, Led, SlowAppends]:
+    """Return a coordinator of a transaction that a partition has joined, with permission."""
+    appends, led = SlowAppends(), Led()
+    made, _ = scene(Metadata(TRANSACTIONS_TOPIC, AT.topic), appends, led=led)
     shard = made.shards.at(0)
     assert shard is not None
     txn = shard.txns["y"] = Txn("y", value)
     adds = asyncio.ensure_future(
-        made.add("y", value.producer, [AT], connection=CONNECTION, writes_by=CONNECTION)
+        made.add("y", value.producer, [AT], connection=CONNECTION, grants=True)
     )
     await turns()
-    assert leaves.given == {}  # it may not come to stand in the log
+    assert led.given == {}  # it may not come to stand in the log
     appends.may_store.set()
     assert await adds is ErrorCode.NONE
-    assert leaves.given == {(AT, value.producer_id): (value.producer_epoch, "y", CONNECTION)}
+    assert led.given == {(AT, value.producer_id): (value.producer_epoch, "y", CONNECTION.number)}
     appends.may_store.clear()
-    return made, txn, leaves, appends
+    return made, txn, led, appends
 
 
 @pytest.mark.parametrize("used", [True, False])
-def test_write_that_had_leave_tells_that_its_client_has_one_connection_for_all(
+def test_write_that_was_granted_ahead_tells_that_its_client_has_one_connection_for_all(
     used: bool,
 ) -> None:
     async def run() -> None:
-        made, txn, leaves, appends = await joined()
+        made, txn, led, appends = await joined()
         assert txn.value is not None
         producer = txn.value.producer
-        leaves.used = {AT} if used else set()
+        led.used = {AT} if used else set()
         appends.may_store.set()
-        answer = await made.end("y", producer, commit=True, connection=CONNECTION + 1)
+        answer = await made.end("y", producer, commit=True, connection=LATER)
         assert answer.error is ErrorCode.NONE
         late = Sender(Way.PRODUCE, CONNECTION)
         assert made.takes("y", producer, late) == (not used)
-        assert made.takes("y", producer, Sender(Way.PRODUCE, CONNECTION + 1))
+        assert made.takes("y", producer, Sender(Way.PRODUCE, LATER))
         made.close()
 
     asyncio.run(run())
@@ -523,12 +530,12 @@ def test_write_that_had_leave_tells_that_its_client_has_one_connection_for_all(
 
 def test_partition_that_joins_by_a_write_has_no_leave() -> None:
     async def run() -> None:
-        made, _, leaves, appends = await joined()
+        made, _, led, appends = await joined()
         appends.may_store.set()
-        leaves.given.clear()
+        led.given.clear()
         other = TopicPartition(AT.topic, 1)
         assert await made.add("y", AT_REST.producer, [other]) is ErrorCode.NONE
-        assert leaves.given == {}
+        assert led.given == {}
         made.close()
 
     asyncio.run(run())
@@ -536,17 +543,17 @@ def test_partition_that_joins_by_a_write_has_no_leave() -> None:
 
 def test_partition_that_cannot_join_has_no_leave() -> None:
     async def run() -> None:
-        made, _, leaves, appends = await joined()
+        made, _, led, appends = await joined()
         appends.may_store.set()
-        leaves.given.clear()
+        led.given.clear()
         appends.store_refusal = KafkaStorageError("broken")
         other = TopicPartition(AT.topic, 1)
-        answer = await made.add("y", AT_REST.producer, [other], writes_by=CONNECTION)
+        answer = await made.add("y", AT_REST.producer, [other], connection=CONNECTION, grants=True)
         assert answer is not ErrorCode.NONE
         stranger = Producer(AT_REST.producer_id, 30_000)
-        answer = await made.add("y", stranger, [AT], writes_by=CONNECTION)
+        answer = await made.add("y", stranger, [AT], connection=CONNECTION, grants=True)
         assert answer is ErrorCode.PRODUCER_FENCED
-        assert leaves.given == {}
+        assert led.given == {}
         made.close()
 
     asyncio.run(run())
@@ -554,7 +561,7 @@ def test_partition_that_cannot_join_has_no_leave() -> None:
 
 def test_leave_is_taken_back_before_the_end_is_stored() -> None:
     async def run() -> None:
-        made, txn, leaves, _ = await joined()
+        made, txn, led, _ = await joined()
         ends = asyncio.ensure_future(
             made.end("y", AT_REST.producer, commit=True, connection=CONNECTION)
         )
@@ -562,7 +569,7 @@ def test_leave_is_taken_back_before_the_end_is_stored() -> None:
         assert not ends.done()
         assert txn.value is not None
         assert txn.value.state is TxnState.ONGOING
-        assert leaves.given == {}
+        assert led.given == {}
         ends.cancel()
         made.close()
 
@@ -572,7 +579,7 @@ def test_leave_is_taken_back_before_the_end_is_stored() -> None:
 def test_leave_is_taken_back_from_who_is_fenced_or_late() -> None:
     async def run() -> None:
         for late in (False, True):
-            made, _, leaves, _ = await joined()
+            made, _, led, _ = await joined()
             if late:
                 shard = made.shards.at(0)
                 assert shard is not None
@@ -582,7 +589,7 @@ def test_leave_is_taken_back_from_who_is_fenced_or_late() -> None:
                 following = asyncio.ensure_future(made.init("y", 60_000, None))
                 await turns()
                 following.cancel()
-            assert leaves.given == {}
+            assert led.given == {}
             made.close()
 
     asyncio.run(run())
@@ -590,22 +597,24 @@ def test_leave_is_taken_back_from_who_is_fenced_or_late() -> None:
 
 def test_leave_is_taken_back_when_the_coordinator_resigns() -> None:
     async def run() -> None:
-        made, _, leaves, _ = await joined()
+        made, _, led, _ = await joined()
         made.shards.give_up(0)
-        assert leaves.given == {}
+        assert led.given == {}
         made.close()
 
     asyncio.run(run())
 
 
-def test_end_that_comes_between_the_log_and_the_answer_leaves_no_leave() -> None:
+def test_end_that_comes_between_the_log_and_the_answer_grants_nothing() -> None:
     async def run() -> None:
-        appends, leaves = SlowAppends(), Leaves()
-        made, _ = scene(Metadata(TRANSACTIONS_TOPIC, AT.topic), appends, leaves=leaves)
+        appends, led = SlowAppends(), Led()
+        made, _ = scene(Metadata(TRANSACTIONS_TOPIC, AT.topic), appends, led=led)
         shard = made.shards.at(0)
         assert shard is not None
         txn = shard.txns["y"] = Txn("y", AT_REST)
-        adds = asyncio.ensure_future(made.add("y", AT_REST.producer, [AT], writes_by=CONNECTION))
+        adds = asyncio.ensure_future(
+            made.add("y", AT_REST.producer, [AT], connection=CONNECTION, grants=True)
+        )
         await turns()
         assert txn._storing is not None
         made._feed(shard, txn, Stored(txn._storing.ticket, ErrorCode.NONE))
@@ -613,7 +622,7 @@ def test_end_that_comes_between_the_log_and_the_answer_leaves_no_leave() -> None
         token = asyncio.get_running_loop().create_future()
         made._feed(shard, txn, EndTxn(token, AT_REST.producer, True, 0))
         assert await adds is ErrorCode.NONE
-        assert leaves.given == {}
+        assert led.given == {}
         made.close()
 
     asyncio.run(run())

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Iterable
 
 from plog.coordinator.txn import EPOCH_PER_TRANSACTION, Txn
+from plog.coordinator.txn_connections import ClientConnection
 from plog.coordinator.txn_events import (
     AddPartitions,
     Answer,
@@ -35,6 +36,11 @@ from plog.types import TopicPartition
 A, B = TopicPartition("a", 0), TopicPartition("b", 1)
 TIMEOUT_MS = 60_000
 EXPIRATION_MS = 1_000_000
+
+
+def at(number: int) -> ClientConnection:
+    """Return a connection of the coordinator's broker."""
+    return ClientConnection(0, number)
 
 
 class Play:
@@ -96,7 +102,7 @@ class Play:
     def add(self, producer: Producer, *partitions: TopicPartition, version: int = 0) -> int:
         token = self._token()
         joins = frozenset(partitions)
-        by = self.connection if version < EPOCH_PER_TRANSACTION else None
+        by = at(self.connection) if version < EPOCH_PER_TRANSACTION else None
         self.feed(
             AddPartitions(token, producer, joins, self.now_ms, self.monotonic_ms, version, by)
         )
@@ -106,7 +112,7 @@ class Play:
         token = self._token()
         version = EPOCH_PER_TRANSACTION if raises else 0
         spare = next(self._ids)
-        self.feed(EndTxn(token, producer, commit, self.now_ms, version, spare, self.connection))
+        self.feed(EndTxn(token, producer, commit, self.now_ms, version, spare, at(self.connection)))
         return token
 
     def commit(self, producer: Producer, *, raises: bool = False) -> int:

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from plog._native.batch import read_header
 from plog.errors import ErrorCode
 from plog.protocol.messages.fetch import FetchResponse, PartitionData
 from plog.storage import transaction_index
@@ -33,6 +32,7 @@ from tests.handlers.wire import (
     make_batch,
 )
 from tests.planes import Plane
+from tests.storage.storage_logs import approved
 
 COMMITTED = 1
 ONE, TWO, THREE = 901, 902, 903
@@ -72,8 +72,8 @@ class Logs:
         self._sequences[producer_id] = first + len(values)
         offset = self.end
         for log in self.both:
-            verified = log.transactions.verification_for(read_header(data))
-            log.append_as_leader(bytearray(data), now_ms=NOW_MS, verified=verified)
+            guard = approved(log, data)
+            log.append_as_leader(bytearray(data), now_ms=NOW_MS, guard=guard)
         return offset
 
     def finish(self, producer_id: int, *, abort: bool) -> None:

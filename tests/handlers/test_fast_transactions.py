@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from plog._native.faults import Fault
+from plog._native.partition_guards import guard_count
 from plog.coordinator.txn_events import Producer
 from plog.errors import ErrorCode
 from plog.protocol import framing
@@ -51,7 +52,6 @@ SETTINGS = {
     "transaction_abort_timed_out_transaction_cleanup_interval_ms": 50,
 }
 LONG_MS = 60_000
-MOST_LEAVES = 256
 
 
 class Line:
@@ -392,25 +392,20 @@ def test_leave_is_of_the_connection_by_which_it_was_asked_for(
     pair.finish(commit=True)
 
 
-def leaves_in(running: Running, at: TopicPartition) -> int:
-    """Return how many have leave in a partition, by how many more may have it."""
-    native = running.broker._replicas.leader(at).log.native
-    others = [10**9 + number for number in range(MOST_LEAVES)]
-    given = [one for one in others if native.give_leave(one, 0, b"other", 1)]
-    for one in given:
-        native.end_leave(one)
-    return MOST_LEAVES - len(given)
+def guards_in(running: Running, at: TopicPartition) -> int:
+    """Return how many producers have a guard in a partition."""
+    return guard_count(running.broker._replicas.leader(at).log.native)
 
 
 def test_leave_is_used_up_by_a_write_of_either_plane(pair: Pair, at: TopicPartition) -> None:
     pair.known(at)
     for fast in (True, False):
         pair.join(at)
-        assert leaves_in(pair.fast, at) == 1
+        assert guards_in(pair.fast, at) == 1
         if not fast:
             pair.reconnect()
         assert pair.produce(at, b"a", fast=fast).error_code == NONE
-        assert leaves_in(pair.fast, at) == 0
+        assert guards_in(pair.fast, at) == 0
         pair.finish(commit=True)
 
 

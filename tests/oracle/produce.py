@@ -13,6 +13,7 @@ from itertools import islice
 from typing import NamedTuple, TypeVar
 
 from plog._native import batch, partition_log
+from plog._native.partition_guards import TxnGuard
 from plog.cluster.acks_all import AckWait
 from plog.cluster.partition import Partition
 from plog.cluster.topic_admin import INTERNAL_TOPICS
@@ -38,7 +39,6 @@ from plog.protocol.messages.produce import (
     refusal_text,
 )
 from plog.storage.log import Log
-from plog.storage.verification import Verification
 from plog.types import NO_OFFSET, NO_TIMESTAMP, TopicPartition
 from tests.oracle.produced_batches import (
     LOG_APPEND_TIME,
@@ -48,7 +48,7 @@ from tests.oracle.produced_batches import (
     is_transactional,
     made_ready,
 )
-from tests.oracle.transactional_writes import Leave, leave_to_write
+from tests.oracle.transactional_writes import Permission, permission_to_begin
 from tests.oracle.waiting import until
 
 T = TypeVar("T")
@@ -77,11 +77,11 @@ NO_LEADER = -1
 
 
 class Asked(NamedTuple):
-    """One partition of a request. `leave` lets a batch begin a transaction, or refuses it."""
+    """One partition of a request. `permission` lets a batch begin a transaction, or refuses it."""
 
     at: TopicPartition
     records: bytearray | memoryview | None
-    leave: Leave | None = None
+    permission: Permission | None = None
 
 
 class Checked(NamedTuple):
@@ -95,7 +95,7 @@ class Checked(NamedTuple):
     records: bytearray | memoryview
     log_append_time: bool
     acks: int
-    verified: Verification | None = None
+    guard: TxnGuard | None = None
 
 
 @dataclass(slots=True)
@@ -168,7 +168,7 @@ async def append_all(
     waits for a disk that is known to be slow expands in its thread, one at a time, so that batches
     that were made for it do not pile up before it.
     """
-    asked = await _with_leave(ctx, transactional_id, asked)
+    asked = await _with_permission(ctx, transactional_id, asked)
     todo = [(_log_of(ctx.services.replicas.get(one.at)), one) for one in asked]
     slow = ctx.services.replicas.disks.slow_among(log for log, _ in todo if log is not None)
     if slow is not None or not _is_large(asked):
@@ -209,7 +209,7 @@ def _append_until_slow(
     return found
 
 
-async def _with_leave(
+async def _with_permission(
     ctx: Context, transactional_id: str | None, asked: list[Asked]
 ) -> list[Asked]:
     """Ask the coordinator about batches that would begin a transaction in their partition."""
@@ -220,28 +220,28 @@ async def _with_leave(
         refusal = TransactionalIdAuthorizationFailed(
             "a transactional batch needs a transactional id"
         )
-        return [one._replace(leave=refusal) for one in asked]
+        return [one._replace(permission=refusal) for one in asked]
     joins = ctx.version >= JOINS_SINCE
-    wanted: dict[Producer, dict[TopicPartition, tuple[Log, Verification]]] = {}
-    leave: dict[TopicPartition, Leave] = {}
+    wanted: dict[Producer, dict[TopicPartition, tuple[Log, TxnGuard]]] = {}
+    permissions: dict[TopicPartition, Permission] = {}
     for one in filter(_is_transactional, asked):
         assert one.records is not None
         try:
             log = ctx.services.replicas.leader(one.at).log
         except KafkaError as refusal:
             # Also if the log is there again by the time of the append: nobody was asked.
-            leave[one.at] = refusal
+            permissions[one.at] = refusal
             continue
         try:
             header = batch.read_header(one.records)
         except KafkaError:
             continue  # it is refused for that
-        ticket = await ctx.at_log(log, log.transactions.verification_for, header, from_zero=joins)
-        if ticket is not None:
+        guard = log.transactions.guard_for(header, from_zero=joins)
+        if guard is not None:
             producer = Producer(header.producer_id, header.producer_epoch)
-            wanted.setdefault(producer, {})[one.at] = (log, ticket)
+            wanted.setdefault(producer, {})[one.at] = (log, guard)
     for producer, partitions in wanted.items():
-        leave |= await leave_to_write(
+        permissions |= await permission_to_begin(
             ctx,
             transactional_id,
             producer,
@@ -250,7 +250,7 @@ async def _with_leave(
             joins=joins,
             may_abort=ctx.version >= ABORTABLE_SINCE,
         )
-    return [one._replace(leave=leave.get(one.at)) for one in asked]
+    return [one._replace(permission=permissions.get(one.at)) for one in asked]
 
 
 def _is_transactional(asked: Asked) -> bool:
@@ -297,8 +297,8 @@ def _check(ctx: Context, acks: int, asked: Asked) -> Checked | Appended:
         if asked.at.topic in INTERNAL_TOPICS and ctx.header.client_id != ADMIN_CLIENT:
             raise InvalidTopic(f"{asked.at.topic} is an internal topic")
         leader = ctx.services.replicas.leader(asked.at)
-        if isinstance(asked.leave, KafkaError):
-            raise asked.leave
+        if isinstance(asked.permission, KafkaError):
+            raise asked.permission
         settings = leader.settings
         records, header = check_header(asked.records, settings, ctx.version)
         partition = leader
@@ -308,7 +308,7 @@ def _check(ctx: Context, acks: int, asked: Asked) -> Checked | Appended:
             records,
             settings.message_timestamp_type == LOG_APPEND_TIME,
             acks,
-            asked.leave,
+            asked.permission,
         )
     except RecordsRefused as refused:
         found = refused.found
@@ -336,7 +336,7 @@ def _append(ctx: Context, checked: Checked | Appended) -> Appended:
         if checked.log_append_time:
             batch.restamp_append_time(checked.records, now_ms)
         done = partition.append(
-            checked.records, acks=checked.acks, now_ms=now_ms, verified=checked.verified
+            checked.records, acks=checked.acks, now_ms=now_ms, guard=checked.guard
         )
     except KafkaError as refusal:
         return _refuse(ctx, partition.topic_partition, refusal, partition)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from plog._native.batch import read_header
+from plog._native.partition_guards import TxnGuard
 from plog._native.records import build_batch, control_batch
 from plog.settings.definitions import BrokerSettings, TopicSettings
 from plog.storage import log_opening
@@ -118,9 +119,17 @@ def batch(
 
 
 def append_verified(log: Log, data: bytearray) -> int:
-    """Append a batch, with leave to begin a transaction if it takes that; return its offset."""
-    verified = log.transactions.verification_for(read_header(data))
-    return log.append_as_leader(data, now_ms=NOW_MS, verified=verified).base_offset
+    """Append a batch, which may begin a transaction; return its offset."""
+    guard = approved(log, data)
+    return log.append_as_leader(data, now_ms=NOW_MS, guard=guard).base_offset
+
+
+def approved(log: Log, data: bytes | bytearray, *, from_zero: bool = False) -> TxnGuard | None:
+    """Return the guard of a batch, approved, if it needs one."""
+    guard = log.transactions.guard_for(read_header(data), from_zero=from_zero)
+    if guard is not None:
+        log.transactions.approve(guard)
+    return guard
 
 
 def open_log(

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from plog._native.batch import read_header
 from plog.errors import (
     InvalidProducerEpoch,
     InvalidTxnState,
@@ -18,6 +17,7 @@ from plog.storage.log import Log
 from plog.storage.producer_state import Marker
 from plog.storage.transaction_index import AbortedTransaction
 from tests.agreement.harness import run_seed
+from tests.storage.storage_logs import approved
 
 from .storage_logs import NOW_MS, FaultyFilesystem, Settings, append_verified, batch, open_log
 
@@ -59,11 +59,11 @@ def test_batch_begins_a_transaction_with_leave_alone(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     with pytest.raises(InvalidTxnState):
         log.append_as_leader(part(0), now_ms=NOW_MS)
-    ticket = log.transactions.verification_for(read_header(part(0)))
-    assert ticket is not None
-    assert log.transactions.verification_for(read_header(part(0))) is ticket
-    log.append_as_leader(part(0), now_ms=NOW_MS, verified=ticket)
-    assert log.transactions.verification_for(read_header(part(1))) is None
+    guard = approved(log, part(0))
+    assert guard is not None
+    assert approved(log, part(0)) == guard
+    log.append_as_leader(part(0), now_ms=NOW_MS, guard=guard)
+    assert approved(log, part(1)) is None
     log.append_as_leader(part(1), now_ms=NOW_MS)
     assert (log.last_stable_offset, log.log_end_offset) == (0, 2)
     log.close()
@@ -71,21 +71,21 @@ def test_batch_begins_a_transaction_with_leave_alone(tmp_path: Path) -> None:
 
 def test_leave_is_of_one_producer_and_epoch(tmp_path: Path) -> None:
     log = open_log(tmp_path)
-    ticket = log.transactions.verification_for(read_header(part(0)))
+    guard = approved(log, part(0))
     for other in (part(0, producer_id=6), part(0, epoch=1)):
         with pytest.raises(InvalidTxnState):
-            log.append_as_leader(other, now_ms=NOW_MS, verified=ticket)
-    log.append_as_leader(part(0), now_ms=NOW_MS, verified=ticket)
+            log.append_as_leader(other, now_ms=NOW_MS, guard=guard)
+    log.append_as_leader(part(0), now_ms=NOW_MS, guard=guard)
     log.close()
 
 
 @pytest.mark.parametrize("marker", [COMMIT, ABORT])
 def test_marker_takes_the_leave_away(tmp_path: Path, marker: Marker) -> None:
     log = open_log(tmp_path)
-    ticket = log.transactions.verification_for(read_header(part(0)))
+    guard = approved(log, part(0))
     end(log, marker)
     with pytest.raises(InvalidTxnState):
-        log.append_as_leader(part(0), now_ms=NOW_MS, verified=ticket)
+        log.append_as_leader(part(0), now_ms=NOW_MS, guard=guard)
     assert append_verified(log, part(0)) == 1
     log.close()
 
@@ -93,59 +93,57 @@ def test_marker_takes_the_leave_away(tmp_path: Path, marker: Marker) -> None:
 def test_marker_of_its_own_epoch_leaves_leave_to_the_next_transaction(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     append_verified(log, part(0))
-    late = log.transactions.verification_for(read_header(part(0, producer_id=6)))
-    ticket = log.transactions.verification_for(read_header(part(0, epoch=1)), from_zero=True)
+    late = approved(log, part(0, producer_id=6))
+    guard = approved(log, part(0, epoch=1), from_zero=True)
     end(log, COMMIT._replace(has_own_epoch=True), epoch=1)
-    log.append_as_leader(part(0, epoch=1), now_ms=NOW_MS, verified=ticket)
+    log.append_as_leader(part(0, epoch=1), now_ms=NOW_MS, guard=guard)
     end(log, COMMIT._replace(has_own_epoch=True), epoch=1, producer_id=6)
     with pytest.raises(InvalidTxnState):
-        log.append_as_leader(part(0, producer_id=6, epoch=1), now_ms=NOW_MS, verified=late)
+        log.append_as_leader(part(0, producer_id=6, epoch=1), now_ms=NOW_MS, guard=late)
     log.close()
 
 
 def test_earlier_epoch_takes_no_leave_away(tmp_path: Path) -> None:
     log = open_log(tmp_path)
-    ticket = log.transactions.verification_for(read_header(part(0, epoch=1)))
-    late = log.transactions.verification_for(read_header(part(0)))
+    guard = approved(log, part(0, epoch=1))
+    late = approved(log, part(0))
     assert late is not None
     with pytest.raises(InvalidTxnState):
-        log.append_as_leader(part(0), now_ms=NOW_MS, verified=late)
-    log.transactions.drop_verification(late)
-    log.append_as_leader(part(0, epoch=1), now_ms=NOW_MS, verified=ticket)
+        log.append_as_leader(part(0), now_ms=NOW_MS, guard=late)
+    log.transactions.refuse(late)
+    log.append_as_leader(part(0, epoch=1), now_ms=NOW_MS, guard=guard)
     log.close()
 
 
 def test_leave_that_two_ask_for_is_taken_back_by_the_last(tmp_path: Path) -> None:
     log = open_log(tmp_path)
-    tickets = [log.transactions.verification_for(read_header(part(0))) for _ in range(2)]
-    assert tickets[0] is tickets[1] is not None
-    log.transactions.drop_verification(tickets[0])
-    log.append_as_leader(part(0), now_ms=NOW_MS, verified=tickets[1])
+    guards = [approved(log, part(0)) for _ in range(2)]
+    assert guards[0] == guards[1]
+    log.transactions.refuse(guards[0])
+    log.append_as_leader(part(0), now_ms=NOW_MS, guard=guards[1])
     log.close()
 
 
 def test_leave_that_was_not_given_is_taken_back(tmp_path: Path) -> None:
     log = open_log(tmp_path)
-    ticket = log.transactions.verification_for(read_header(part(0)))
-    assert ticket is not None
-    log.transactions.drop_verification(ticket)
+    guard = approved(log, part(0))
+    assert guard is not None
+    log.transactions.refuse(guard)
     with pytest.raises(InvalidTxnState):
-        log.append_as_leader(part(0), now_ms=NOW_MS, verified=ticket)
+        log.append_as_leader(part(0), now_ms=NOW_MS, guard=guard)
     log.close()
 
 
 def test_leave_of_the_log_before_is_to_be_asked_for_again(tmp_path: Path) -> None:
     before = open_log(tmp_path)
-    ticket = before.transactions.verification_for(read_header(part(0)))
-    own = before.transactions.verification_for_producer(6, 0)
+    guard = approved(before, part(0))
+    own = before.transactions.guard_for_producer(6, 0)
     before.close()
     log = open_log(tmp_path)
     with pytest.raises(NotLeaderOrFollower, match="a log that was replaced"):
-        log.append_as_leader(part(0), now_ms=NOW_MS, verified=ticket)
+        log.append_as_leader(part(0), now_ms=NOW_MS, guard=guard)
     with pytest.raises(NotLeaderOrFollower, match="a log that was replaced"):
-        log.transactions.append_for_coordinator(
-            part(-1, producer_id=6), now_ms=NOW_MS, verified=own
-        )
+        log.transactions.append_for_coordinator(part(-1, producer_id=6), now_ms=NOW_MS, guard=own)
     assert append_verified(log, part(0)) == 0
     log.close()
 
@@ -154,7 +152,7 @@ def test_repeated_batch_needs_no_leave(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     append_verified(log, part(0))
     end(log, COMMIT)
-    assert log.transactions.verification_for(read_header(part(0))) is None
+    assert approved(log, part(0)) is None
     assert log.append_as_leader(part(0), now_ms=NOW_MS).base_offset == 0
     assert log.log_end_offset == 2
     log.close()
@@ -164,17 +162,19 @@ def test_coordinator_writes_without_numbers(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     own = log.transactions.append_for_coordinator
     with pytest.raises(InvalidTxnState):
-        own(part(-1), now_ms=NOW_MS, verified=None)
-    ticket = log.transactions.verification_for_producer(5, 0)
+        own(part(-1), now_ms=NOW_MS, guard=None)
+    guard = log.transactions.guard_for_producer(5, 0)
+    assert guard is not None
+    log.transactions.approve(guard)
     for _ in range(3):
-        own(part(-1), now_ms=NOW_MS, verified=ticket)
-    assert log.transactions.verification_for_producer(5, 0) is None
+        own(part(-1), now_ms=NOW_MS, guard=guard)
+    assert log.transactions.guard_for_producer(5, 0) is None
     (entry,) = log.native.producers()
     assert {(b.first_sequence, b.last_sequence) for b in entry.batches} == {(-1, -1)}
     end(log, COMMIT)
     end(log, COMMIT, epoch=1)
     with pytest.raises(InvalidProducerEpoch):
-        own(part(-1), now_ms=NOW_MS, verified=None)
+        own(part(-1), now_ms=NOW_MS, guard=None)
     assert log.last_stable_offset == log.log_end_offset == 5
     log.close()
 

@@ -12,6 +12,7 @@ import pytest
 from plog._native import faults
 from plog._native.faults import Fault
 from plog._native.log_append import appended
+from plog._native.partition_guards import grant_ahead
 from plog._native.partition_log import (
     APPENDED,
     DUPLICATE,
@@ -451,34 +452,12 @@ def test_random_sequences_agree_with_the_model(log: PartitionLog, seed: int) -> 
     }
 
 
-# -- leave to begin a transaction ------------------------------------------------------------------
-# What it is good for shows with requests: tests/handlers/test_fast_transactions.py.
+# -- the guards of who begins a transaction --------------------------------------------------------
+# What they are good for shows with requests: tests/handlers/test_fast_transactions.py. Their life
+# is in test_partition_guards.py.
 
 
-def test_so_many_producers_may_have_leave(log: PartitionLog) -> None:
-    name = b"a transactional id"
-    for producer_id in range(256):
-        assert log.give_leave(producer_id, 0, name, 1)
-    assert not log.give_leave(256, 0, name, 1)
-    assert log.give_leave(7, 1, name, 2)  # in place of its last one
-    assert not log.give_leave(257, 0, name, 1)
-    for producer_id in (300, 7, 7, 255, 0):
-        log.end_leave(producer_id)
-    for producer_id in (300, 301, 302):
-        assert log.give_leave(producer_id, 0, name, 1)
-    assert not log.give_leave(303, 0, name, 1)
-    log.set_leader(1, writable=True, sole_replica=True)
-    for producer_id in range(256):
-        assert log.give_leave(producer_id, 0, name, 1)
-    log.load_producers([])
-    assert log.give_leave(256, 0, name, 1)
-
-
-def test_nobody_without_a_transactional_id_has_leave(log: PartitionLog) -> None:
-    assert not log.give_leave(7, 0, b"", 1)
-
-
-def test_handlers_batch_has_no_use_of_a_leave(log: PartitionLog) -> None:
+def test_handlers_batch_has_no_use_of_what_is_granted_ahead(log: PartitionLog) -> None:
     send(log, 0, decided=NEW)
-    assert log.give_leave(7, 0, b"x", 1)
+    assert grant_ahead(log, 7, 0, b"x", 1)
     assert send(log, 1, attributes=TRANSACTIONAL).status == PRODUCER_UNUSUAL

@@ -14,7 +14,7 @@ from plog.cluster.partition import Partition
 from plog.coordinator.txn_events import Producer
 from plog.errors import ErrorCode, NotLeaderOrFollower
 from plog.handlers import produce_callouts
-from plog.handlers.transactional_writes import Leave
+from plog.handlers.transactional_writes import Permission
 from plog.protocol.messages.topics import DeleteTopicsRequest
 from plog.types import TopicPartition
 from tests.coordinator.conftest import GROUP, await_coordinator
@@ -167,20 +167,22 @@ def test_write_whose_log_is_made_anew_before_its_append_is_told_to_come_again(
     one = Transactor(running.wire, "its-name", own_epochs=own_epochs).start()
     one.join(at)
     asking = produce_callouts if plane is Plane.FAST else oracle
-    leave_to_write = asking.leave_to_write
+    ask = asking.permission_to_begin
 
     def make_anew() -> None:
         with closing(speak(running.port)) as other:
             other.ask(DeleteTopicsRequest(topic_names=["t"], timeout_ms=WAIT_MS), 5)
             create_topic(other, "t")
 
-    async def leave_before_it_is_made_anew(*asked: Any, **how: Any) -> dict[TopicPartition, Leave]:
-        left = await leave_to_write(*asked, **how)
-        monkeypatch.setattr(asking, "leave_to_write", leave_to_write)
+    async def ask_before_it_is_made_anew(
+        *asked: Any, **how: Any
+    ) -> dict[TopicPartition, Permission]:
+        found = await ask(*asked, **how)
+        monkeypatch.setattr(asking, "permission_to_begin", ask)
         await asyncio.to_thread(make_anew)
-        return left
+        return found
 
-    monkeypatch.setattr(asking, "leave_to_write", leave_before_it_is_made_anew)
+    monkeypatch.setattr(asking, "permission_to_begin", ask_before_it_is_made_anew)
     told = one.produce(at)
     assert told.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER, told
     assert "its verification belongs to" in (told.error_message or "")
@@ -196,7 +198,7 @@ def test_write_that_waits_for_the_markers_before_it_is_appended(
     append = OwnAppends.append_marker
 
     async def append_later(self: OwnAppends, *what: Any) -> None:
-        await asyncio.sleep(0.2)  # the next transaction asks for leave meanwhile
+        await asyncio.sleep(0.2)  # the next transaction asks meanwhile
         await append(self, *what)
 
     monkeypatch.setattr(OwnAppends, "append_marker", append_later)
