@@ -11,9 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-import threading
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future
 from contextlib import AsyncExitStack, suppress
 from functools import partial
 from pathlib import Path
@@ -71,6 +69,7 @@ from plog.network.listeners import (
     listen_on,
 )
 from plog.runtime.clock import Clock, SystemClock
+from plog.runtime.daemon_thread import run_in_daemon
 from plog.runtime.purgatory import Purgatory
 from plog.settings.definitions import BrokerSettings
 from plog.settings.dynamic import DynamicSettings
@@ -216,7 +215,7 @@ class Broker:
             missing=missing_log_dirs(store, broker_id, found),
         )
         self._loading = logs
-        await _load(logs)
+        await run_in_daemon(logs.start, name="load logs", abandon=logs.abandon_start)
         undo.callback(lambda: logs.shutdown(self._broker_epoch))
         register_log_dirs(store, broker_id, logs.log_dir_ids())
         unknown = take_inventory(fs, logs.live_log_dirs, but=known_partitions(store))
@@ -490,30 +489,6 @@ def _partitions_of(metadata: MetadataCache, topic: str, planned: int) -> int:
     """Return how many partitions a topic has, or will have once it is made."""
     found = metadata.topic(topic)
     return planned if found is None else len(found.partitions)
-
-
-async def _load(logs: LogManager) -> None:
-    """Recover the logs on a thread of their own: meanwhile the event loop hears of signals.
-
-    Cancelled, it does not wait for the partition in hand, which may take long.
-    """
-    loaded: Future[None] = Future()
-    loaded.set_running_or_notify_cancel()
-
-    def load() -> None:
-        try:
-            logs.start()
-        except BaseException as error:  # noqa: BLE001 - it is raised where the result is awaited
-            loaded.set_exception(error)
-        else:
-            loaded.set_result(None)
-
-    threading.Thread(target=load, name="load logs", daemon=True).start()
-    try:
-        await asyncio.wrap_future(loaded)
-    except asyncio.CancelledError:
-        logs.abandon_start()
-        raise
 
 
 def _close_sockets(bound: Sequence[BoundListener]) -> None:

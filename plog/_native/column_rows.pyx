@@ -136,6 +136,22 @@ cdef int reserve_rows(Rows* rows, int64_t count, int64_t size) noexcept nogil:
     return 0
 
 
+cdef inline int push_contents(Rows* rows, RecordView* record, const uint8_t* after) noexcept nogil:
+    """Key, value and headers. -1: no memory; another negative number: the headers are malformed."""
+    if rows.with_key:
+        if (record.key_size > rows.key.data.capacity - rows.key.data.size
+                and reserve(&rows.key.data, record.key_size) < 0):
+            return -1
+        if push_bytes(&rows.key, rows.count, record.key, record.key_size) < 0:
+            return -1
+        rows.bytes_used += max(record.key_size, 0)
+    if rows.with_value:
+        if push_bytes(&rows.value, rows.count, record.value, record.value_size) < 0:
+            return -1
+        rows.bytes_used += max(record.value_size, 0)
+    return push_headers(rows, record, after) if rows.with_headers else 0
+
+
 cdef int rows_fill(Rows* rows, const uint8_t* start, const uint8_t* end, const BatchFields* batch,
                    Fill* fill) noexcept nogil:
     cdef const uint8_t* p = start + fill.at
@@ -171,28 +187,16 @@ cdef int rows_fill(Rows* rows, const uint8_t* start, const uint8_t* end, const B
             if rows.count >= fill.max_rows or rows.bytes_used >= fill.max_bytes or not has_room(rows, &record, after):
                 fill.next_offset = offset
                 return FILL_FULL
-            if rows.with_key:
-                if (record.key_size > rows.key.data.capacity - rows.key.data.size
-                        and reserve(&rows.key.data, record.key_size) < 0):
-                    return FILL_NO_MEMORY
-                if push_bytes(&rows.key, rows.count, record.key, record.key_size) < 0:
-                    return FILL_NO_MEMORY
-                rows.bytes_used += max(record.key_size, 0)
-            if rows.with_value:
-                if push_bytes(&rows.value, rows.count, record.value, record.value_size) < 0:
-                    return FILL_NO_MEMORY
-                rows.bytes_used += max(record.value_size, 0)
             if rows.with_offset:
                 push64(&rows.offset, offset)
             if rows.with_timestamp:
                 push64(&rows.timestamp, microseconds(batch.max_timestamp if append_time else timestamp))
             if rows.with_timestamp_type:
                 push32(&rows.timestamp_type, append_time)
-            if rows.with_headers:
-                pushed = push_headers(rows, &record, after)
-                if pushed < 0:
-                    fill.fault = RECORD_OK
-                    return FILL_NO_MEMORY if pushed == -1 else FILL_FAULT
+            pushed = push_contents(rows, &record, after)
+            if pushed < 0:
+                fill.fault = RECORD_OK
+                return FILL_NO_MEMORY if pushed == -1 else FILL_FAULT
             rows.bytes_used += rows.fixed_bytes
             rows.count += 1
         fill.last_delta = record.offset_delta

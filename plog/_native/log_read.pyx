@@ -27,35 +27,46 @@ cdef int64_t floor_segment(const SegmentList* segments, int64_t offset) noexcept
     return low - 1
 
 
+cdef int find_batch(
+        SegmentList* segments, int64_t active_size, int64_t fetch_offset, int64_t limit, int64_t gaps_legal_below,
+        Window* window, int64_t* number, int64_t* size, BatchPlace* place) noexcept nogil:
+    """The batch of an offset, from the segment with this number on; its segment's number, and bytes."""
+    cdef SegmentFiles* segment
+    cdef int status
+    while number[0] < segments.count and segments.segments[number[0]].base_offset < limit:
+        segment = segments.segments[number[0]]
+        # The active one may have grown since; of the others nothing changes any more.
+        size[0] = active_size if number[0] == segments.count - 1 else load(&segment.size_bytes)
+        window.filled = 0
+        status = segment_find(segment, fetch_offset, size[0], gaps_legal_below, window, place)
+        if status != WALK_PAST_END:
+            return status
+        number[0] += 1  # compaction left a gap at the segment's end
+    return WALK_PAST_END
+
+
 cdef void read_pinned(
         SegmentList* segments, int64_t active_size, int64_t fetch_offset, int64_t max_bytes,
         int64_t limit, int64_t gaps_legal_below, bint whole_first_batch, bint may_wait, ReadResult* out) noexcept nogil:
     """Find the bytes; `limit` is at most the log end offset that goes with `active_size`."""
     cdef int64_t number = floor_segment(segments, fetch_offset)
-    cdef SegmentFiles* segment = NULL
+    cdef SegmentFiles* segment
     cdef BatchPlace place
     cdef Window window
-    cdef int64_t size = 0
+    cdef int64_t size = 0, end = 0
     cdef int64_t next_offset, enough, position
-    cdef int64_t end = 0
-    cdef int status = WALK_PAST_END
+    cdef int status
     if number < 0:
         out.status = READ_OUT_OF_RANGE
         return
     window.position = window.filled = 0
     window.never_waits = not may_wait
-    while number < segments.count and segments.segments[number].base_offset < limit:
-        segment = segments.segments[number]
-        # The active one may have grown since; of the others nothing changes any more.
-        size = active_size if number == segments.count - 1 else load(&segment.size_bytes)
-        window.filled = 0
-        status = segment_find(segment, fetch_offset, size, gaps_legal_below, &window, &place)
-        if status != WALK_PAST_END:
-            break
-        number += 1  # compaction left a gap at the segment's end
+    status = find_batch(
+        segments, active_size, fetch_offset, limit, gaps_legal_below, &window, &number, &size, &place)
     if status == WALK_PAST_END or (status == WALK_FOUND and place.base_offset >= limit):
         out.status = READ_NOTHING
         return
+    segment = segments.segments[number]
     out.base_offset = segment.base_offset
     out.position = place.position
     if status == WALK_FOUND:

@@ -102,6 +102,22 @@ cdef void refuse(Walk* walk, int32_t index, int32_t why, int64_t value) noexcept
         walk.refused_timestamp = True
 
 
+cdef bint open_batch(
+        const uint8_t* p, const BatchFields* batch, size_t limit, const uint8_t** start, uint8_t** owned,
+        Walk* walk) noexcept nogil:
+    """Expand its records, if it must be; `walk` says how that went. True: alone, and the lock is held."""
+    cdef bint is_alone = False
+    walk.opened = open_records(p, batch, min(limit, <size_t>EXPANDED_TOGETHER_BYTES), start, &walk.size, owned)
+    if walk.opened == COMPRESSION_TOO_LARGE and limit > <size_t>EXPANDED_TOGETHER_BYTES:
+        is_alone = True
+        pthread_mutex_lock(&one_at_a_time)
+        walk.opened = open_records(p, batch, limit, start, &walk.size, owned)
+    if walk.opened != COMPRESSION_OK and is_alone:
+        is_alone = False
+        pthread_mutex_unlock(&one_at_a_time)
+    return is_alone
+
+
 cdef void walk_batch(const uint8_t* p, const BatchFields* batch, const Rules* rules, size_t limit,
                      Walk* walk) noexcept nogil:
     # What every record needs stands in locals: a store through `walk` may, for all the compiler
@@ -112,7 +128,7 @@ cdef void walk_batch(const uint8_t* p, const BatchFields* batch, const Rules* ru
     cdef const uint8_t* after
     cdef RecordView record
     cdef int fault = RECORD_OK
-    cdef int32_t index = 0
+    cdef int32_t index = 0, max_index = 0
     cdef int32_t records_count = batch.records_count
     cdef int64_t base_timestamp = batch.base_timestamp
     cdef int64_t oldest = INT64_MIN if rules.any_timestamp else rules.oldest
@@ -120,20 +136,11 @@ cdef void walk_batch(const uint8_t* p, const BatchFields* batch, const Rules* ru
     cdef int32_t least_key_size = 0 if rules.key_required else -1
     cdef int64_t timestamp
     cdef int64_t max_timestamp = INT64_MIN
-    cdef int32_t max_index = 0
-    cdef bint is_alone = False
+    cdef bint is_alone
     walk.size = 0
-    walk.refused = 0
-    walk.refused_timestamp = False
-    walk.opened = open_records(
-        p, batch, min(limit, <size_t>EXPANDED_TOGETHER_BYTES), &start, &walk.size, &owned)
-    if walk.opened == COMPRESSION_TOO_LARGE and limit > <size_t>EXPANDED_TOGETHER_BYTES:
-        is_alone = True
-        pthread_mutex_lock(&one_at_a_time)
-        walk.opened = open_records(p, batch, limit, &start, &walk.size, &owned)
+    walk.refused = walk.refused_timestamp = 0
+    is_alone = open_batch(p, batch, limit, &start, &owned, walk)
     if walk.opened != COMPRESSION_OK:
-        if is_alone:
-            pthread_mutex_unlock(&one_at_a_time)
         return
     p = start
     end = start + walk.size

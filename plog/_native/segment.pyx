@@ -38,6 +38,21 @@ cdef bytes read_bytes(SegmentFiles* segment, int64_t position, int64_t size):
     return out if done == size else out[:done]
 
 
+cdef int read_last_timestamp(SegmentFiles* files) except -1:
+    """Of the time index, which has entries."""
+    cdef uint8_t entry[TIME_ENTRY_BYTES]
+    cdef int64_t entries = files.time_entries
+    cdef int64_t done
+    with nogil:
+        done = read_fully(files.time_index_fd, entry, TIME_ENTRY_BYTES, (entries - 1) * TIME_ENTRY_BYTES)
+    if done < 0:
+        raise os_error(done)
+    if done < TIME_ENTRY_BYTES:
+        raise OSError(EIO, f"the time index of segment {files.base_offset} has fewer entries than {entries}")
+    files.last_indexed_timestamp = <int64_t>be64(entry)
+    return 0
+
+
 cdef class Segment:
     """A segment's files, pinned for as long as this object lives.
 
@@ -68,8 +83,6 @@ cdef class Segment:
         int64_t max_index_bytes,
     ):
         cdef SegmentFiles* files
-        cdef uint8_t entry[TIME_ENTRY_BYTES]
-        cdef int64_t done
         if (min(base_offset, size_bytes, offset_entries, time_entries, bytes_since_index_entry) < 0
                 or next_offset < base_offset or max_index_bytes < 0):
             raise ValueError(
@@ -103,15 +116,7 @@ cdef class Segment:
         pthread_mutex_init(&files.tail_lock, NULL)
         self.files = files
         if time_entries > 0:
-            with nogil:
-                done = read_fully(
-                    time_index_fd, entry, TIME_ENTRY_BYTES, (time_entries - 1) * TIME_ENTRY_BYTES)
-            if done < 0:
-                raise os_error(done)
-            if done < TIME_ENTRY_BYTES:
-                raise OSError(EIO, f"the time index of segment {base_offset} has fewer entries "
-                                   f"than {time_entries}")
-            files.last_indexed_timestamp = <int64_t>be64(entry)
+            read_last_timestamp(files)
 
     def __dealloc__(self):
         segment_release(self.files)

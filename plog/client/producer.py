@@ -19,9 +19,10 @@ from plog.client.group_membership import GroupMetadata
 from plog.client.metadata import Cluster
 from plog.client.offsets import Offsets
 from plog.client.partitioner import Partitioner, StickyPartitioner
+from plog.client.produce_requests import Rules
 from plog.client.producer_batch import Delivery, DeliveryCallback, Header, RecordMetadata
 from plog.client.rows_delivery import RowsDelivery
-from plog.client.sender import Rules, Sender
+from plog.client.sender import Sender
 from plog.client.transaction_states import (
     ASKED,
     Call,

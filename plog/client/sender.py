@@ -27,12 +27,20 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from plog.client.accumulator import FOREVER, Accumulator, PartitionQueue, ProducerClosed
 from plog.client.connection import Connection
 from plog.client.joins import Joins
 from plog.client.metadata import Cluster, no_leader
+from plog.client.produce_requests import (
+    NUMBERS_REFUSED,
+    TOO_LARGE,
+    UNDECIDED,
+    WRITTEN,
+    Rules,
+    fault_of,
+    produce_request,
+)
 from plog.client.producer_batch import MAX_SEQUENCE, ProducerBatch
 from plog.client.transactions import Transactions
 from plog.errors import (
@@ -43,14 +51,7 @@ from plog.errors import (
     RequestTimedOut,
     error_for,
 )
-from plog.protocol.messages.produce import (
-    PartitionProduceData,
-    PartitionProduceResponse,
-    ProduceRequest,
-    ProduceResponse,
-    TopicProduceData,
-    refusal_text,
-)
+from plog.protocol.messages.produce import PartitionProduceResponse, ProduceResponse
 from plog.protocol.messages.producers import InitProducerIdRequest, InitProducerIdResponse
 from plog.types import NO_PRODUCER_ID, TopicPartition
 
@@ -60,44 +61,9 @@ MAX_IN_FLIGHT = 5
 """Maximum batches of a partition, and requests of a connection, without a response."""
 MAX_EPOCH = 2**15 - 1
 MAX_BACKOFF_S = 1.0
-WRITTEN = frozenset({ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER})
-NUMBERS_REFUSED = frozenset(
-    {
-        ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
-        ErrorCode.INVALID_PRODUCER_EPOCH,
-        ErrorCode.UNKNOWN_PRODUCER_ID,
-    }
-)
-TOO_LARGE = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
-UNDECIDED = frozenset(
-    {
-        ErrorCode.REQUEST_TIMED_OUT,
-        ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
-        ErrorCode.KAFKA_STORAGE_ERROR,
-        ErrorCode.UNKNOWN_SERVER_ERROR,
-    }
-)
-"""Errors after which the batch may have been written."""
 
-
-@dataclass(frozen=True, slots=True)
-class Rules:
-    """The settings of a sender; times in seconds."""
-
-    acks: int
-    idempotent: bool
-    max_request_size: int
-    request_timeout_s: float
-    delivery_timeout_s: float
-    backoff_s: float
-    metadata_max_age_s: float
-
-
-@dataclass(slots=True)
-class _Request:
-    """A Produce request in flight."""
-
-    batches: dict[TopicPartition, tuple[PartitionQueue, ProducerBatch]]
+_Request = dict[TopicPartition, tuple[PartitionQueue, ProducerBatch]]
+"""A Produce request in flight."""
 
 
 class Sender(threading.Thread):
@@ -300,19 +266,12 @@ class Sender(threading.Thread):
     def _send_request(
         self, leader_id: int, batches: list[tuple[PartitionQueue, ProducerBatch]]
     ) -> None:
-        topics: dict[str, list[PartitionProduceData]] = {}
-        for queue, batch in batches:
+        for _, batch in batches:
             batch.attempts += 1
-            topics.setdefault(queue.partition.topic, []).append(
-                PartitionProduceData(index=queue.partition.partition, records=batch.encode())
-            )
-        request = ProduceRequest(
-            transactional_id=None if self._progress is None else self._progress.transactional_id,
-            acks=self._rules.acks,
-            timeout_ms=int(self._rules.request_timeout_s * 1000),
-            topic_data=[
-                TopicProduceData(name=name, partition_data=data) for name, data in topics.items()
-            ],
+        request = produce_request(
+            self._rules,
+            None if self._progress is None else self._progress.transactional_id,
+            ((queue.partition, batch.encode()) for queue, batch in batches),
         )
         try:
             connection = self._connection(leader_id)
@@ -321,7 +280,7 @@ class Sender(threading.Thread):
                 self._come_back(queue, batch, fault, undecided=False)
             return
         if self._rules.acks != 0:
-            in_flight = _Request({queue.partition: (queue, batch) for queue, batch in batches})
+            in_flight = {queue.partition: (queue, batch) for queue, batch in batches}
             self._requests.setdefault(leader_id, deque()).append(in_flight)
         try:
             connection.send(request, None if self._rules.acks == 0 else ProduceResponse)
@@ -380,7 +339,7 @@ class Sender(threading.Thread):
         except KafkaError as fault:
             self._lose(node_id, fault)
             return
-        batches = dict(self._requests[node_id].popleft().batches)
+        batches = self._requests[node_id].popleft()
         for topic in answer.responses:
             for part in topic.partition_responses:
                 asked = batches.pop(TopicPartition(topic.name, part.index), None)
@@ -398,12 +357,7 @@ class Sender(threading.Thread):
         if part.error_code in WRITTEN:
             self._succeed(queue, batch, part.base_offset, part.log_append_time_ms)
             return
-        errors = [
-            (error.batch_index, error.batch_index_error_message) for error in part.record_errors
-        ]
-        text = refusal_text(part.error_code, part.error_message, errors)
-        fault = error_for(part.error_code, f"produce to {queue.partition}: {text}")
-        fault.record_errors = dict(errors)
+        fault = fault_of(queue.partition, part)
         self._come_back(queue, batch, fault, undecided=part.error_code in UNDECIDED)
 
     def _lose(self, node_id: int, fault: KafkaError) -> None:
@@ -412,7 +366,7 @@ class Sender(threading.Thread):
         if connection is not None:
             connection.close()
         for request in self._requests.pop(node_id, ()):
-            for queue, batch in request.batches.values():
+            for queue, batch in request.values():
                 self._come_back(queue, batch, fault, undecided=True)
 
     # -- outcomes
