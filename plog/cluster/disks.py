@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
@@ -79,48 +79,31 @@ class Disks:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(thread, partial(call, *arguments, **options))
 
-    def slow_among(self, logs: Iterable[Log]) -> Path | None:
-        """Return the directory of the first log whose disk is slow, or None."""
-        return next((log.log_dir for log in logs if self.is_slow(log.log_dir)), None)
-
-    async def at_logs(
+    async def at_log(
         self,
-        logs: Sequence[Log],
+        log: Log,
         call: Callable[[], T],
         *,
         waiting: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> T:
-        """Make a short call that writes or locks logs, without blocking the event loop.
+        """Make a short call that writes or locks a log, without blocking the event loop.
 
-        It runs in the event loop, unless a disk is slow or another thread holds a log's lock: that
-        thread may be waiting for any disk. Then it runs in the thread of that log's directory.
+        It runs in the event loop, unless the disk is slow or another thread holds the log's lock:
+        that thread may be waiting for the disk. Then it runs in the thread of the log's directory.
+        There every call would cost as much again as an append (BENCHMARKS.md).
 
         Args:
             waiting: entered while the call is in the thread.
         """
-        place = self.slow_among(logs)
-        if place is None:
-            held, place = _hold(logs)
+        if not self.is_slow(log.log_dir) and log.try_hold():
             try:
-                if place is None:
-                    return call()
+                return call()
             finally:
-                for log in held:
-                    log.let_go()
+                log.let_go()
         with waiting():
-            return await self.in_thread(place, call)
+            return await self.in_thread(log.log_dir, call)
 
     def stop(self) -> None:
         """End the threads after their current calls; cancel the queued ones."""
         for thread in self._threads.values():
             thread.shutdown(cancel_futures=True)
-
-
-def _hold(logs: Iterable[Log]) -> tuple[list[Log], Path | None]:
-    """Lock logs up to the first that is locked elsewhere; return those, and its directory."""
-    held: list[Log] = []
-    for log in logs:
-        if not log.try_hold():
-            return held, log.log_dir
-        held.append(log)
-    return held, None

@@ -149,7 +149,7 @@ class OwnAppends:
         self._unfinished[log] += 1
         try:
             if is_first:
-                return await disks.at_logs([log], append_there)
+                return await disks.at_log(log, append_there)
             return await disks.in_thread(log.log_dir, append_there)
         finally:
             self._unfinished[log] -= 1

@@ -11,7 +11,7 @@ import logging
 import os
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -170,19 +170,16 @@ class Context:
                 log_dir, call, *arguments, **options
             )
 
-    async def at_logs(
-        self, logs: Sequence[Log], call: Callable[P, T], *arguments: P.args, **options: P.kwargs
-    ) -> T:
-        """Make a short call that writes logs, or takes their locks, and keep nobody waiting."""
-        return await self.services.replicas.disks.at_logs(
-            logs, partial(call, *arguments, **options), waiting=self.connection.aside
-        )
-
     async def at_log(
         self, log: Log, call: Callable[P, T], *arguments: P.args, **options: P.kwargs
     ) -> T:
-        """`at_logs` of one."""
-        return await self.at_logs([log], call, *arguments, **options)
+        """Make a short call that writes a log, or takes its lock, without blocking the event loop.
+
+        As for `at_disk`, waiting for it is not counted as work.
+        """
+        return await self.services.replicas.disks.at_log(
+            log, partial(call, *arguments, **options), waiting=self.connection.aside
+        )
 
     @property
     def sent_by(self) -> ClientConnection:

@@ -6,7 +6,7 @@ waits until the batches are safe, and responds.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import NamedTuple, TypeVar
 
@@ -117,8 +117,9 @@ async def append_all(
     """
     asked = await _with_permission(ctx, transactional_id, asked)
     todo = [(_log_of(ctx.services.replicas.get(one.at)), one) for one in asked]
-    slow = ctx.services.replicas.disks.slow_among(log for log, _ in todo if log is not None)
-    if slow is not None or not _is_large(asked):
+    is_slow = ctx.services.replicas.disks.is_slow
+    any_slow = any(log is not None and is_slow(log.log_dir) for log, _ in todo)
+    if any_slow or not _is_large(asked):
         return await _append_in_turn(ctx, todo, partial(_check_and_append, ctx, acks))
     found: list[Outcome] = []
     rest = iter(asked)
@@ -132,28 +133,9 @@ async def append_all(
 
 
 async def _append_in_turn(
-    ctx: Context, todo: Sequence[tuple[Log | None, T]], append: Callable[[T], Outcome]
-) -> list[Outcome]:
-    """Append one after the other. A disk that becomes slow keeps the event loop for one of them."""
-    found: list[Outcome] = []
-    while len(found) < len(todo):
-        rest = todo[len(found) :]
-        logs = [log for log, _ in rest if log is not None]
-        found += await ctx.at_logs(logs, _append_until_slow, ctx, rest, append)
-    return found
-
-
-def _append_until_slow(
     ctx: Context, todo: Iterable[tuple[Log | None, T]], append: Callable[[T], Outcome]
 ) -> list[Outcome]:
-    """Append up to the next one whose disk is slow by then; the first in any case."""
-    disks = ctx.services.replicas.disks
-    found: list[Outcome] = []
-    for log, one in todo:
-        if found and log is not None and disks.is_slow(log.log_dir):
-            break
-        found.append(append(one))
-    return found
+    return [append(one) if log is None else await ctx.at_log(log, append, one) for log, one in todo]
 
 
 async def _with_permission(

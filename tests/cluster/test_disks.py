@@ -113,39 +113,32 @@ class Changed:
         self.holds -= 1
 
 
-@pytest.mark.parametrize(
-    ("logs", "place"),
-    [
-        ([Changed(A), Changed(B)], None),
-        ([Changed(A), Changed(B, by_others=True)], B),
-        ([Changed(A, by_others=True), Changed(B)], A),
-    ],
-)
-def test_call_is_made_where_it_waits_for_nobody(logs: list[Changed], place: Path | None) -> None:
-    disks = Disks()
+@pytest.mark.parametrize("why", [None, "slow", "held"])
+def test_call_is_made_where_it_waits_for_nobody(why: str | None) -> None:
+    disks, log = Disks(several=why == "slow"), Changed(A, by_others=why == "held")
     seen: list[str] = []
 
     @contextmanager
     def waiting() -> Iterator[None]:
-        assert [log.holds for log in logs] == [0, 0]
+        assert log.holds == 0
         seen.append("waits")
         yield
 
-    def call() -> list[int]:
+    def call() -> int:
         seen.append(threading.current_thread().name)
-        return [log.holds for log in logs]
+        return log.holds
 
-    held = asyncio.run(disks.at_logs(logs, call, waiting=waiting))  # type: ignore[arg-type]
+    held = asyncio.run(disks.at_log(log, call, waiting=waiting))  # type: ignore[arg-type]
     disks.stop()
-    assert [log.holds for log in logs] == [0, 0]
-    if place is None:
-        assert (held, seen) == ([1, 1], [threading.current_thread().name])
+    assert log.holds == 0
+    if why is None:
+        assert (held, seen) == (1, [threading.current_thread().name])
     else:
-        assert (held, seen) == ([0, 0], ["waits", f"disk {place}_0"])
+        assert (held, seen) == (0, ["waits", f"disk {A}_0"])
 
 
-def test_call_that_fails_lets_go_of_the_logs() -> None:
+def test_call_that_fails_lets_go_of_the_log() -> None:
     disks, log = Disks(), Changed(A)
     with pytest.raises(ZeroDivisionError):
-        asyncio.run(disks.at_logs([log], lambda: 1 // 0))  # type: ignore[arg-type]
+        asyncio.run(disks.at_log(log, lambda: 1 // 0))  # type: ignore[arg-type]
     assert log.holds == 0
