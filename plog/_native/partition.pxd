@@ -79,7 +79,7 @@ ctypedef struct Partition:
     Followers followers          # of a leader; empty as long as this broker replicates nothing
     int64_t enough_in_sync       # atomic; the in-sync replicas are at least min.insync.replicas
     int64_t gaps_legal_below     # batches may be missing below it: compaction has been there
-    TxnGuards guards             # who may begin transactions
+    TxnGuards* guards            # a pin: who may begin transactions
     int64_t first_open_offset    # of the open transactions; INT64_MAX when there is none
     AbortedList* aborted         # atomic, and a pin; NULL: none. What it pins is the lock's to give
     EndingTransaction* ending
@@ -163,6 +163,10 @@ cdef void partition_close(Partition* partition) noexcept nogil
 cdef bint partition_use_guard(
     Partition* partition, int64_t producer_id, int16_t producer_epoch, const Writer* writer) noexcept nogil
 cdef void partition_revoke_guard(Partition* partition, int64_t producer_id) noexcept nogil
+# A pin of its guards.
+cdef TxnGuards* partition_pin_guards(Partition* partition) noexcept nogil
+# The pin is taken over.
+cdef void partition_set_guards(Partition* partition, TxnGuards* guards) noexcept nogil
 
 cdef bint partition_copy_producer(Partition* partition, int64_t producer_id, Producer* out) noexcept nogil
 # How many, or -ENOMEM; *out is the caller's to free.
@@ -176,4 +180,6 @@ cdef void partition_load_producers(Partition* partition, ProducerTable* fresh) n
 cdef ProducerTable swap_producers(Partition* partition, ProducerTable* fresh) noexcept nogil
 # Under both locks, after a change of the table that is no append; `settle` has to follow.
 cdef void note_producers(Partition* partition) noexcept nogil
-cdef void partition_remove_producer(Partition* partition, int64_t producer_id) noexcept nogil
+# False: its entry has another version, or is gone.
+cdef bint partition_remove_producer(
+    Partition* partition, int64_t producer_id, int64_t if_version) noexcept nogil

@@ -25,7 +25,7 @@ from plog._native.producers cimport (
     producers_assign, producers_find, producers_first_open, producers_free, producers_init, producers_obtain,
     producers_remove)
 from plog._native.segment_files cimport active_of, list_release
-from plog._native.txn_guards cimport ANY_PRODUCER, guards_release, guards_revoke, guards_use
+from plog._native.txn_guards cimport ANY_PRODUCER, guards_new, guards_release, guards_retain, guards_revoke, guards_use
 
 # --- the partition's life -------------------------------------------------------------------------
 
@@ -37,12 +37,14 @@ cdef Partition* partition_new(const char* directory) noexcept nogil:
     if made == NULL:
         return NULL
     made.directory = strdup(directory)
-    if made.directory == NULL or producers_init(&made.producers):
+    made.guards = guards_new()
+    if made.directory == NULL or made.guards == NULL or producers_init(&made.producers):
+        guards_release(made.guards)
         free(made.directory)
         free(made)
         return NULL
     made.references = 1
-    made.log_id = made.guards.origin = add(&logs_opened, 1)
+    made.log_id = add(&logs_opened, 1)
     made.epoch_start = made.led_since = -1
     made.enough_in_sync = 1
     made.slot_fd = made.number = -1
@@ -68,7 +70,7 @@ cdef void partition_release(Partition* partition) noexcept nogil:
     aborted_release(partition.aborted)
     room_release(partition.room)
     producers_free(&partition.producers)
-    guards_release(&partition.guards)
+    guards_release(partition.guards)
     followers_clear(&partition.followers)
     free(partition.ending)
     free(partition.directory)
@@ -206,7 +208,7 @@ cdef void partition_set_leader(
         partition.epoch_start = partition.log_end_offset
     store(&partition.enough_in_sync, enough_in_sync)
     store(&partition.leader_epoch, leader_epoch)
-    guards_revoke(&partition.guards, ANY_PRODUCER)
+    guards_revoke(partition.guards, ANY_PRODUCER)
     if sole_replica:
         store(&partition.high_watermark, partition.log_end_offset)
     settle(partition)
@@ -364,7 +366,7 @@ cdef void partition_close(Partition* partition) noexcept nogil:
 # --- producers ------------------------------------------------------------------------------------
 
 cdef void note_producers(Partition* partition) noexcept nogil:
-    guards_revoke(&partition.guards, ANY_PRODUCER)
+    guards_revoke(partition.guards, ANY_PRODUCER)
     partition.first_open_offset = producers_first_open(&partition.producers)
 
 
@@ -380,15 +382,33 @@ cdef bint partition_use_guard(
         Partition* partition, int64_t producer_id, int16_t producer_epoch, const Writer* writer) noexcept nogil:
     cdef bint had
     pthread_mutex_lock(&partition.lock)
-    had = guards_use(&partition.guards, producer_id, producer_epoch, writer)
+    had = guards_use(partition.guards, producer_id, producer_epoch, writer)
     pthread_mutex_unlock(&partition.lock)
     return had
 
 
 cdef void partition_revoke_guard(Partition* partition, int64_t producer_id) noexcept nogil:
     pthread_mutex_lock(&partition.lock)
-    guards_revoke(&partition.guards, producer_id)
+    guards_revoke(partition.guards, producer_id)
     pthread_mutex_unlock(&partition.lock)
+
+
+cdef TxnGuards* partition_pin_guards(Partition* partition) noexcept nogil:
+    cdef TxnGuards* found
+    pthread_mutex_lock(&partition.lock)
+    found = partition.guards
+    guards_retain(found)
+    pthread_mutex_unlock(&partition.lock)
+    return found
+
+
+cdef void partition_set_guards(Partition* partition, TxnGuards* guards) noexcept nogil:
+    cdef TxnGuards* before
+    pthread_mutex_lock(&partition.lock)
+    before = partition.guards
+    partition.guards = guards
+    pthread_mutex_unlock(&partition.lock)
+    guards_release(before)
 
 
 cdef bint partition_copy_producer(
@@ -462,9 +482,17 @@ cdef void partition_load_producers(Partition* partition, ProducerTable* fresh) n
     partition_changed(partition)
 
 
-cdef void partition_remove_producer(Partition* partition, int64_t producer_id) noexcept nogil:
+cdef bint partition_remove_producer(
+        Partition* partition, int64_t producer_id, int64_t if_version) noexcept nogil:
+    cdef Producer* known
+    cdef bint is_same
     pthread_mutex_lock(&partition.write_lock)
-    producers_remove(&partition.producers, producer_id)
-    publish_producers(partition)
+    known = producers_find(&partition.producers, producer_id)
+    is_same = known != NULL and known.version == if_version
+    if is_same:
+        producers_remove(&partition.producers, producer_id)
+        publish_producers(partition)
     pthread_mutex_unlock(&partition.write_lock)
-    partition_changed(partition)
+    if is_same:
+        partition_changed(partition)
+    return is_same

@@ -3,8 +3,7 @@ from typing import Final, NamedTuple
 from plog._native.partition_log import PartitionLog
 
 MOST_GRANTED_AHEAD: Final = 256
-"""A partition in which so many producers have a guard grants nothing ahead."""
-ANY_EPOCH: Final = -1
+"""So many producers of a partition are granted a guard ahead."""
 
 class TxnGuard(NamedTuple):
     """The guard of a producer that is about to begin a transaction in a partition (KIP-890).
@@ -50,7 +49,7 @@ def grant_ahead(
     """Let the next batch of a producer begin a transaction, if it comes by this connection.
 
     The partition is in the transaction already. Whatever else becomes of the producer revokes it: a
-    decided append, `put_producer`, `load_producers`, `remove_producers` (these three: of all
+    decided append, `put_producer`, `load_producers`, `remove_producer` (these three: of all
     producers), a change of leadership.
 
     Returns:
@@ -61,11 +60,11 @@ def grant_ahead(
 def revoke(log: PartitionLog, producer_id: int) -> None:
     """Have a producer asked about after all, if it was granted something ahead."""
 
-def end(log: PartitionLog, producer_id: int, *, but_epoch: int = ANY_EPOCH) -> None:
-    """End the guards of a producer, but those of an epoch: used, or lost to a marker."""
+def end(log: PartitionLog, producer_id: int, last_epoch: int) -> None:
+    """End the guards of a producer up to an epoch: used, or lost to a marker."""
 
 def succeed(log: PartitionLog, before: PartitionLog) -> None:
-    """Take over the guards of the log in whose place this one comes."""
+    """Share the guards of the log in whose place this one comes."""
 
 def guard_count(log: PartitionLog) -> int:
     """Return how many guards there are."""

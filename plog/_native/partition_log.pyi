@@ -233,8 +233,8 @@ class PartitionLog:
         """
     def load_producers(self, entries: Sequence[ProducerEntry]) -> None:
         """Replace all entries, at the start."""
-    def remove_producers(self, producer_ids: Sequence[int]) -> None:
-        """Forget these ids; unknown ones are ignored."""
+    def remove_producer(self, producer_id: int, if_version: int) -> bool:
+        """Forget an id, unless its entry has another version; return whether that was done."""
     # -- data
     def append(
         self, records: Buffer, now_ms: int, decided: ProducerEntry | None = None

@@ -415,11 +415,11 @@ cdef class PartitionLog:
         with nogil:
             partition_load_producers(self.partition, &fresh)
 
-    def remove_producers(self, producer_ids):
-        cdef int64_t producer_id
-        for producer_id in producer_ids:
-            with nogil:
-                partition_remove_producer(self.partition, producer_id)
+    def remove_producer(self, int64_t producer_id, int64_t if_version):
+        cdef bint is_removed
+        with nogil:
+            is_removed = partition_remove_producer(self.partition, producer_id, if_version)
+        return is_removed
 
     # -- data
 

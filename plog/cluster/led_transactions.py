@@ -1,7 +1,6 @@
 """The transactions in the partitions that this broker leads, for their coordinator.
 
 Finds the log of each partition. The coordinator decides which guards are granted, and for how long.
-No call waits for a disk.
 """
 
 from __future__ import annotations

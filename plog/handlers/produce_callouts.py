@@ -116,26 +116,35 @@ async def append_all(
     were made for it do not pile up before it.
     """
     asked = await _with_permission(ctx, transactional_id, asked)
-    todo = [(_log_of(ctx.services.replicas.get(one.at)), one) for one in asked]
-    is_slow = ctx.services.replicas.disks.is_slow
-    any_slow = any(log is not None and is_slow(log.log_dir) for log, _ in todo)
+    replicas = ctx.services.replicas
+
+    def log_of(one: Asked) -> Log | None:
+        return _log_of(replicas.get(one.at))
+
+    any_slow = any(
+        log is not None and replicas.disks.is_slow(log.log_dir) for log in map(log_of, asked)
+    )
     if any_slow or not _is_large(asked):
-        return await _append_in_turn(ctx, todo, partial(_check_and_append, ctx, acks))
+        return await _append_in_turn(ctx, asked, log_of, partial(_check_and_append, ctx, acks))
     found: list[Outcome] = []
     rest = iter(asked)
     while len(found) < len(asked):
         piece = await ctx.in_expander(_check_some, ctx, acks, rest)
-        checked = [
-            (_log_of(one.partition) if isinstance(one, Checked) else None, one) for one in piece
-        ]
-        found += await _append_in_turn(ctx, checked, partial(_append, ctx))
+        found += await _append_in_turn(ctx, piece, _log_of_checked, partial(_append, ctx))
     return found
 
 
 async def _append_in_turn(
-    ctx: Context, todo: Iterable[tuple[Log | None, T]], append: Callable[[T], Outcome]
+    ctx: Context,
+    todo: Iterable[T],
+    log_of: Callable[[T], Log | None],
+    append: Callable[[T], Outcome],
 ) -> list[Outcome]:
-    return [append(one) if log is None else await ctx.at_log(log, append, one) for log, one in todo]
+    found: list[Outcome] = []
+    for one in todo:
+        log = log_of(one)  # only now: it may have moved while the one before was appended
+        found.append(append(one) if log is None else await ctx.at_log(log, append, one))
+    return found
 
 
 async def _with_permission(
@@ -165,7 +174,7 @@ async def _with_permission(
             header = batch.read_header(one.records)
         except KafkaError:
             continue  # it is refused for that
-        guard = log.transactions.guard_for(header, from_zero=joins)
+        guard = await ctx.at_log(log, log.transactions.guard_for, header, from_zero=joins)
         if guard is not None:
             producer = Producer(header.producer_id, header.producer_epoch)
             wanted.setdefault(producer, {})[one.at] = (log, guard)
@@ -194,6 +203,10 @@ def _is_large(asked: Iterable[Asked]) -> bool:
 
 def _log_of(partition: Partition | None) -> Log | None:
     return None if partition is None else partition.hosted_log
+
+
+def _log_of_checked(checked: Checked | Refusal) -> Log | None:
+    return _log_of(checked.partition) if isinstance(checked, Checked) else None
 
 
 # -- one partition

@@ -129,7 +129,7 @@ async def _permission(
     """
     at = TopicPartition(OFFSETS_TOPIC, ctx.services.groups.shards.index_of(request.group_id))
     log = ctx.services.replicas.leader(at).log
-    guard = log.transactions.guard_for_producer(*producer)
+    guard = await ctx.at_log(log, log.transactions.guard_for_producer, *producer)
     if guard is None:
         return None
     permissions = await permission_to_begin(

@@ -724,12 +724,8 @@ class Log:
 
     def _forget_producer(self, seen: ProducerEntry) -> bool:
         """Remove a producer unless it has written since it was seen; return whether it is gone."""
-        with self._lock:  # every transaction begins under it
-            known = self.native.producer(seen.producer_id)
-            if known is None or known.version != seen.version:
-                return False
-            self.native.remove_producers([seen.producer_id])
-            return True
+        with self._lock:
+            return self.native.remove_producer(seen.producer_id, seen.version)
 
     # -- the end -----------------------------------------------------------------------------
 

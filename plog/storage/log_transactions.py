@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager
 
 from plog._native import partition_guards
 from plog._native.batch import BatchHeader
-from plog._native.partition_guards import ANY_EPOCH, TxnGuard
+from plog._native.partition_guards import TxnGuard
 from plog._native.partition_log import Appended, FileRange, PartitionLog, ProducerEntry
 from plog._native.records import control_batch
 from plog.errors import NotLeaderOrFollower
@@ -59,7 +59,7 @@ class LogTransactions:
 
     # -- beginning ---------------------------------------------------------------------------
 
-    # A guard lets a producer begin (KIP-890). None of these waits for a disk.
+    # A guard lets a producer begin (KIP-890). A look at a producer may wait behind an append.
 
     def guard_for(self, header: BatchHeader, *, from_zero: bool = False) -> TxnGuard | None:
         """Return the guard that the transaction's coordinator must approve before an append.
@@ -149,7 +149,8 @@ class LogTransactions:
     def on_append(self, header: BatchHeader) -> None:
         """Take note of a batch that was decided about and appended. Under the lock."""
         if not header.is_control:  # of a marker `append_marker` knows more
-            partition_guards.end(self._native, header.producer_id)
+            # A later epoch may have asked already.
+            partition_guards.end(self._native, header.producer_id, header.producer_epoch)
 
     def succeed(self, before: LogTransactions) -> None:
         """Let the guards of the log that this one's log replaces stand. Under both locks."""
@@ -195,14 +196,15 @@ class LogTransactions:
         def decide_ended(header: BatchHeader) -> ProducerEntry:
             return decide_marker(self._native.producer(producer_id), header, marker)
 
-        with self._lock:  # under which every transaction begins
-            entry = self._native.producer(producer_id)
-            first = NO_OFFSET if entry is None else entry.current_txn_first_offset
+        with self._lock:
             # With a marker that has its own epoch the next transaction begins, and who writes in
             # that one may have asked already. Also if the marker is refused.
-            next_epoch = producer_epoch if marker.has_own_epoch else ANY_EPOCH
-            partition_guards.end(self._native, producer_id, but_epoch=next_epoch)
+            last_epoch = producer_epoch - 1 if marker.has_own_epoch else producer_epoch
+            partition_guards.end(self._native, producer_id, last_epoch)
             self.revoke(producer_id)
+            # After that: until then a reactor may begin a transaction without the lock.
+            entry = self._native.producer(producer_id)
+            first = NO_OFFSET if entry is None else entry.current_txn_first_offset
             if not marker.abort or first == NO_OFFSET:
                 return self._append(records, now_ms, decide_ended)
             with self._segments.aborting(producer_id, first):

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from plog._native.faults import Fault
-from plog._native.partition_guards import guard_count
+from plog._native.partition_guards import approve, ask, guard_count, is_granted
 from plog.coordinator.txn_events import Producer
 from plog.errors import ErrorCode
 from plog.protocol import framing
@@ -407,6 +407,21 @@ def test_leave_is_used_up_by_a_write_of_either_plane(pair: Pair, at: TopicPartit
         assert pair.produce(at, b"a", fast=fast).error_code == NONE
         assert guards_in(pair.fast, at) == 0
         pair.finish(commit=True)
+
+
+def test_guard_that_others_asked_for_outlives_the_write_that_uses_it(
+    pair: Pair, at: TopicPartition
+) -> None:
+    pair.known(at)
+    pair.join(at)
+    native = pair.fast.broker._replicas.leader(at).log.native
+    producer = pair.ones[0].producer
+    asked = ask(native, *producer)  # a copy of the write, by another connection
+    approve(native, asked)
+    assert pair.produce(at, b"a", fast=True, sequence=1).error_code == NONE
+    assert is_granted(native, asked, *producer), "that write might have failed"
+    pair.finish(commit=True)
+    assert not is_granted(native, asked, *producer)
 
 
 def test_gap_by_another_connection_takes_no_leave_away(pair: Pair, at: TopicPartition) -> None:

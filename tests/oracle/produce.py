@@ -218,7 +218,7 @@ async def _with_permission(
             header = batch.read_header(one.records)
         except KafkaError:
             continue  # it is refused for that
-        guard = log.transactions.guard_for(header, from_zero=joins)
+        guard = await ctx.at_log(log, log.transactions.guard_for, header, from_zero=joins)
         if guard is not None:
             producer = Producer(header.producer_id, header.producer_epoch)
             wanted.setdefault(producer, {})[one.at] = (log, guard)

@@ -57,15 +57,12 @@ async def permission_to_begin(
         joins: the partitions are to join the transaction; otherwise they must have done so.
         may_abort: the client knows TRANSACTION_ABORTABLE.
     """
-    found: KafkaError | frozenset[TopicPartition]
-    if not transactional_id:
-        found = InvalidRequest("the transactional id is empty")
-    elif joins:
-        found = await _join(ctx, transactional_id, producer, asked) or frozenset()
-    elif (late := late_of(ctx, transactional_id, producer, way, asked)) is not None:
-        found = late
-    else:
-        found = _missing(ctx, transactional_id, producer, asked)
+    try:
+        found = await _ask(ctx, transactional_id, producer, asked, way=way, joins=joins)
+    except BaseException:
+        for log, guard in asked.values():
+            log.transactions.refuse(guard)
+        raise
     found_for: dict[TopicPartition, Permission] = {}
     for at, (log, guard) in asked.items():
         if isinstance(found, KafkaError):
@@ -82,6 +79,24 @@ async def permission_to_begin(
             log.transactions.refuse(guard)
         found_for[at] = refusal or guard
     return found_for
+
+
+async def _ask(
+    ctx: Context,
+    transactional_id: str,
+    producer: Producer,
+    asked: Mapping[TopicPartition, tuple[Log, TxnGuard]],
+    *,
+    way: Way,
+    joins: bool,
+) -> KafkaError | frozenset[TopicPartition]:
+    """Return the partitions that are not in the transaction, or why it has none."""
+    if not transactional_id:
+        return InvalidRequest("the transactional id is empty")
+    if joins:
+        return await _join(ctx, transactional_id, producer, asked) or frozenset()
+    late = late_of(ctx, transactional_id, producer, way, asked)
+    return late or _missing(ctx, transactional_id, producer, asked)
 
 
 def late_of(

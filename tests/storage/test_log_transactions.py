@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from plog._native.batch import read_header
 from plog.errors import (
     InvalidProducerEpoch,
     InvalidTxnState,
@@ -55,7 +56,7 @@ def test_later_epoch_goes_on_with_what_is_open_until_a_marker_comes(tmp_path: Pa
 # -- beginning -------------------------------------------------------------------------------------
 
 
-def test_batch_begins_a_transaction_with_leave_alone(tmp_path: Path) -> None:
+def test_batch_begins_a_transaction_with_a_guard_alone(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     with pytest.raises(InvalidTxnState):
         log.append_as_leader(part(0), now_ms=NOW_MS)
@@ -69,7 +70,7 @@ def test_batch_begins_a_transaction_with_leave_alone(tmp_path: Path) -> None:
     log.close()
 
 
-def test_leave_is_of_one_producer_and_epoch(tmp_path: Path) -> None:
+def test_guard_is_of_one_producer_and_epoch(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     guard = approved(log, part(0))
     for other in (part(0, producer_id=6), part(0, epoch=1)):
@@ -80,7 +81,7 @@ def test_leave_is_of_one_producer_and_epoch(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("marker", [COMMIT, ABORT])
-def test_marker_takes_the_leave_away(tmp_path: Path, marker: Marker) -> None:
+def test_marker_takes_the_guard_away(tmp_path: Path, marker: Marker) -> None:
     log = open_log(tmp_path)
     guard = approved(log, part(0))
     end(log, marker)
@@ -90,7 +91,7 @@ def test_marker_takes_the_leave_away(tmp_path: Path, marker: Marker) -> None:
     log.close()
 
 
-def test_marker_of_its_own_epoch_leaves_leave_to_the_next_transaction(tmp_path: Path) -> None:
+def test_marker_of_its_own_epoch_leaves_the_guard_of_the_next_transaction(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     append_verified(log, part(0))
     late = approved(log, part(0, producer_id=6))
@@ -103,7 +104,7 @@ def test_marker_of_its_own_epoch_leaves_leave_to_the_next_transaction(tmp_path: 
     log.close()
 
 
-def test_earlier_epoch_takes_no_leave_away(tmp_path: Path) -> None:
+def test_earlier_epoch_takes_no_guard_away(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     guard = approved(log, part(0, epoch=1))
     late = approved(log, part(0))
@@ -115,7 +116,20 @@ def test_earlier_epoch_takes_no_leave_away(tmp_path: Path) -> None:
     log.close()
 
 
-def test_leave_that_two_ask_for_is_taken_back_by_the_last(tmp_path: Path) -> None:
+def test_batch_of_an_earlier_epoch_ends_no_guard_of_the_next(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    first = approved(log, part(0))
+    second = log.transactions.guard_for(read_header(part(0, epoch=1)), from_zero=True)
+    assert second is not None
+    log.append_as_leader(part(0), now_ms=NOW_MS, guard=first)
+    end(log, ABORT._replace(has_own_epoch=True), epoch=1)
+    log.transactions.approve(second)
+    log.append_as_leader(part(0, epoch=1), now_ms=NOW_MS, guard=second)
+    assert log.transactions.has_begun(5, 1)
+    log.close()
+
+
+def test_guard_that_two_ask_for_is_kept_by_the_other(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     guards = [approved(log, part(0)) for _ in range(2)]
     assert guards[0] == guards[1]
@@ -124,7 +138,7 @@ def test_leave_that_two_ask_for_is_taken_back_by_the_last(tmp_path: Path) -> Non
     log.close()
 
 
-def test_leave_that_was_not_given_is_taken_back(tmp_path: Path) -> None:
+def test_guard_that_is_refused_lets_nothing_begin(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     guard = approved(log, part(0))
     assert guard is not None
@@ -134,7 +148,7 @@ def test_leave_that_was_not_given_is_taken_back(tmp_path: Path) -> None:
     log.close()
 
 
-def test_leave_of_the_log_before_is_to_be_asked_for_again(tmp_path: Path) -> None:
+def test_guard_of_the_log_before_is_to_be_asked_for_again(tmp_path: Path) -> None:
     before = open_log(tmp_path)
     guard = approved(before, part(0))
     own = before.transactions.guard_for_producer(6, 0)
@@ -148,7 +162,7 @@ def test_leave_of_the_log_before_is_to_be_asked_for_again(tmp_path: Path) -> Non
     log.close()
 
 
-def test_repeated_batch_needs_no_leave(tmp_path: Path) -> None:
+def test_repeated_batch_needs_no_guard(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     append_verified(log, part(0))
     end(log, COMMIT)

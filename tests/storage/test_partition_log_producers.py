@@ -47,6 +47,13 @@ def log(directory: Directory) -> PartitionLog:
     return directory.log()
 
 
+def forget(log: PartitionLog, *producer_ids: int) -> None:
+    for producer_id in producer_ids:
+        known = log.producer(producer_id)
+        version = 0 if known is None else known.version
+        assert log.remove_producer(producer_id, version) is (known is not None)
+
+
 def send(
     log: PartitionLog,
     sequence: int,
@@ -150,7 +157,7 @@ def test_producers_do_not_disturb_each_other(log: PartitionLog) -> None:
         for producer_id in range(100):
             assert send(log, sequence, producer_id=producer_id).status == APPENDED
     assert send(log, 3, producer_id=100).status == PRODUCER_UNUSUAL
-    log.remove_producers(range(0, 200, 2))
+    forget(log, *range(0, 200, 2))
     assert sorted(e.producer_id for e in log.producers()) == list(range(1, 100, 2))
     for producer_id in range(100):
         ordinary = producer_id % 2 == 1
@@ -197,9 +204,12 @@ def test_put_needs_the_version_it_was_decided_upon(log: PartitionLog) -> None:
     first = entry_of(log)
     send(log, 0)
     assert not log.put_producer(NEW._replace(producer_epoch=1), first.version)
-    assert log.put_producer(NEW._replace(producer_epoch=1), entry_of(log).version)
+    before = entry_of(log).version
+    assert log.put_producer(NEW._replace(producer_epoch=1), before)
     assert entry_of(log).producer_epoch == 1
-    log.remove_producers([7])
+    assert not log.remove_producer(7, before)
+    assert entry_of(log).producer_epoch == 1
+    forget(log, 7)
     assert log.put_producer(NEW, 0)
     # A version is never given twice, so that an old decision cannot pass for a new one.
     assert entry_of(log).version > first.version
@@ -308,7 +318,7 @@ def test_earliest_open_transaction_holds_the_stable_offset(log: PartitionLog) ->
     assert log.last_stable_offset == 0
     end(log, 1)
     assert log.last_stable_offset == 2
-    log.remove_producers([3])
+    forget(log, 3)
     assert log.last_stable_offset == 3
     end(log, 4)
     assert log.last_stable_offset == log.log_end_offset
@@ -366,7 +376,7 @@ def test_loaded_transactions_are_open(log: PartitionLog) -> None:
     log.load_producers(entries)
     assert log.last_stable_offset == 3
     for gone, stable in ((1, 3), (3, 3), (4, 6), (0, 10)):
-        log.remove_producers([gone])
+        forget(log, gone)
         assert log.last_stable_offset == stable
 
 
@@ -429,7 +439,7 @@ def test_random_sequences_agree_with_the_model(log: PartitionLog, seed: int) -> 
             model.batches[producer_id] = []
             continue
         if kind < 0.03:
-            log.remove_producers([producer_id])
+            forget(log, producer_id)
             del model.epochs[producer_id], model.batches[producer_id]
             continue
         first, records = rng.choice([0, LAST_SEQUENCE - 2, 5]), rng.randint(1, 4)
