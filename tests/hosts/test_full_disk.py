@@ -134,6 +134,8 @@ def test_broker_starts_on_a_full_disk_and_goes_on_when_there_is_space(
                 for index in log_dirs[0].glob("*/*index"):
                     index.unlink()
             take_space(small_disk)
+            # A stop that the folded WAL of the store leaves a block to may be a clean one.
+            is_clean = (log_dirs[0] / ".kafka_cleanshutdown").exists()
             lines_before = len(broker.log.splitlines())
             broker.start()
         peak = memory(broker, "VmHWM")
@@ -181,14 +183,21 @@ def test_broker_starts_on_a_full_disk_and_goes_on_when_there_is_space(
                 int(count) for count in findall(rf"start replicas of (\d+) partitions of {topic}:")
             )
             assert unrecovered + refused == len(offline), broker.log
-            # Nor is a stop a clean one that has no byte for its checkpoints.
-            assert bool(unrecovered) == (left == 0), broker.log
+            assert bool(unrecovered) == (left == 0 and not is_clean), broker.log
             # After a kill the store folds its WAL in, and perhaps gives up nothing for the others.
             assert end == "kill" or len(offline) < len(here)
             assert left == 0 or not offline
             (small_disk / FILLER).unlink()
+            # A leader that has just come back may go once more, and leaves a batch unacknowledged
+            # that is in its log. So the producer is one that may try again.
+            again = make_batch([b"v" * 5000], producer=(4711, 0, 0))
+            assert len(again) == len(batch)
             for one in here:
-                eventually(lambda one=one: code(one) == ErrorCode.NONE, "taken again", TIMEOUT_S)
+                eventually(
+                    lambda one=one: not produce(client, topic, again, partition=one).error_code,
+                    "taken again",
+                    TIMEOUT_S,
+                )
                 assert len(fetch(one).records or b"") == 4 * len(batch)
             recovered = re.findall(rf"{topic}-\d+ recovered and online", broker.log)
             assert len(recovered) == unrecovered == lines(NO_SPACE), broker.log
