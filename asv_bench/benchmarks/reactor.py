@@ -11,13 +11,22 @@ import struct
 import threading
 import time
 
+from plog._native.fetch_callout import Found
+from plog._native.fetch_sessions import SessionCache
 from plog._native.reactor import Reactor
-from plog.network.control_plane import ControlPlane
+from plog._native.served import ServedPartitions
+from plog._native.work_queue import WorkThread
+from plog.network.control_plane import ControlPlane, Decided
 from plog.network.listeners import bind_listeners, listen_on
+from plog.protocol import codec, framing
+from plog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from plog.settings import BrokerSettings
 
 from . import common
 from .partition_log import OneLog
+
+FETCH_VERSION = 4
+LARGEST = (1 << 31) - 1
 
 
 def frame(size):
@@ -28,12 +37,12 @@ def frame(size):
 class Serving:
     """A control plane in a thread of its own, and one connected client."""
 
-    def start(self, dispatch, **options):
+    def start(self, dispatch, decide=None, **options):
         self.loop = asyncio.new_event_loop()
         self.thread = threading.Thread(target=self.loop.run_forever)
         self.thread.start()
         self.reactor = Reactor(**options)
-        self.control_plane = ControlPlane(self.reactor, dispatch, self.loop)
+        self.control_plane = ControlPlane(self.reactor, dispatch, self.loop, decide=decide)
         settings = BrokerSettings({"listeners": "PLAINTEXT://127.0.0.1:0"})
         (bound,) = bind_listeners(settings.parsed_listeners())
         listen_on(bound)
@@ -128,8 +137,18 @@ class LatencyBesideBusyPython(Echo):
         self.exchange(self.request, len(self.request))
 
 
+def fetch():
+    """A Fetch of a partition that the reactor does not know, so that Python decides."""
+    part = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=LARGEST)
+    topics = [FetchTopic(topic="t", partitions=[part])]
+    request = FetchRequest(max_wait_ms=0, min_bytes=0, max_bytes=LARGEST, topics=topics)
+    header = framing.encode_request_header(FetchRequest.api.key, FETCH_VERSION, 1, "bench")
+    body = header + codec.encode(request, FETCH_VERSION)
+    return struct.pack(">i", len(body)) + body
+
+
 class SendFile(Serving):
-    """Answers of one range of a segment that is in the page cache."""
+    """Responses of one range of a segment that is in the page cache."""
 
     params = ([65_536, 1_000_000], ["sendfile", "pread"])
     param_names = ("size", "engine")
@@ -141,15 +160,25 @@ class SendFile(Serving):
         while log.state().size_bytes < size:
             log.append(batch, 0)
         end = log.log_end_offset
+
+        async def decide(connection, callout):
+            return Decided([Found(0, log.read(0, size, end, False), end, end, 0, None)], ())
+
         self.start(
-            lambda connection, frame: [bytes(20), log.read(0, size, end, False)],
+            None,
+            decide,
+            served=ServedPartitions(WorkThread()),
+            sessions=SessionCache(1),
             use_sendfile=engine == "sendfile",
         )
-        self.request = frame(100)
+        self.request = fetch()
+        self.client.sendall(self.request)
+        (self.response_bytes,) = struct.unpack(">i", self.client.recv(4, socket.MSG_WAITALL))
+        self.exchange(b"", self.response_bytes)
 
     def teardown(self, size, engine):
         super().teardown()
         self.kept.teardown()
 
     def time_fetch(self, size, engine):
-        self.exchange(self.request, 4 + 20 + size)
+        self.exchange(self.request, 4 + self.response_bytes)
