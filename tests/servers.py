@@ -12,9 +12,13 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
+from plog.ops.pages.paths import READY
+from plog.ops.pages.probes import Phase
 from tests.forks import Forked
 from tests.planes import ORACLE, Plane, broker_settings, environment_of, plane_or_default
 from tests.waiting import until
@@ -136,12 +140,26 @@ class BrokerProcess:
             try:
                 socket.create_connection(("127.0.0.1", self.port), 1).close()
                 assert (ORACLE in self.log[before:]) is (self.plane is Plane.PLAIN), self.log
-                return self
+                break
             except OSError:
                 if time.monotonic() > deadline:
                     self.kill()
                     raise AssertionError(f"broker does not listen:\n{self.log}") from None
                 time.sleep(0.02)
+        until(self._is_started, "started")
+        return self
+
+    def _is_started(self) -> bool:
+        """Return whether the health check agrees: it does a moment after clients are let in."""
+        address = self.overrides.get("metrics.listener")
+        if not address:
+            return True
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        try:
+            opener.open(f"http://{address}{READY}", timeout=START_TIMEOUT_S).close()
+        except urllib.error.HTTPError as refusal:
+            return not refusal.read().startswith(Phase.STARTING.value.encode())
+        return True
 
     def stop(self) -> None:
         """End the broker by SIGTERM and check that it went cleanly."""
