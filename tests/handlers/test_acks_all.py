@@ -16,6 +16,7 @@ import pytest
 from plog.cluster.own_appends import OwnAppends, Pair
 from plog.cluster.partition import Leadership, Partition
 from plog.errors import ErrorCode, KafkaError
+from plog.protocol.messages.api_versions import ApiVersionsRequest
 from plog.protocol.messages.produce import ProduceResponse
 from plog.runtime.clock import SystemClock
 from plog.runtime.purgatory import Purgatory
@@ -152,8 +153,9 @@ def test_handler_keeps_the_answer_of_a_partition_that_was_safe(
         produce_request([(one.partition.topic_partition.topic, 0, data) for one in order]), 9
     )
     eventually(lambda: all(one.log.log_end_offset == 1 for one in order), "both are appended")
-    # Two turns of the event loop: the wait is asked between them.
     in_loop(running, safe.replicate)
+    # The reactor has looked at the wait once it passes on a request that was sent after the change.
+    running.wire.ask(ApiVersionsRequest())
     in_loop(running, lambda: take(waiting, [lambda _: safe.follow(), Moves.replicate]))
     found = flat(decoded(ProduceResponse, 9, running.receive()))
     assert [ErrorCode(part.error_code) for part in found] == [NONE, NONE]
