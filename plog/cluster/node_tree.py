@@ -29,6 +29,7 @@ from plog.cluster.store import (
     Stat,
     StoreError,
     WatchEvent,
+    check_path,
     parent_of,
 )
 
@@ -202,7 +203,7 @@ class NodeTree:
         if parent.ephemeral_owner:
             raise NoChildrenForEphemerals(parent_path)
         path = f"{op.path}{parent.created_children:010d}" if op.sequential else op.path
-        _check_path(path)
+        check_path(path)
         there = plan.rows[path] if path in plan.rows else self._nodes.get(path)
         if there is not None:
             raise NodeExists(path)
@@ -219,10 +220,3 @@ def _at_version(path: str, node: Node, version: int) -> Node:
     if version not in (ANY_VERSION, node.version):
         raise BadVersion(f"{path} is at version {node.version}, expected {version}")
     return node
-
-
-def _check_path(path: str) -> None:
-    """Refuse what ZooKeeper refuses, so that a tree can move there."""
-    names = path.split("/")
-    if names[0] or any(name in ("", ".", "..") or "\0" in name for name in names[1:]):
-        raise ValueError(f"not a path of the store: {path!r}")

@@ -58,8 +58,15 @@ class WriteRefused(StoreError):
     """Nothing was written and nothing is lost (a full disk); the same write may succeed later."""
 
 
+class Unreachable(StoreError):
+    """No server answered. A write may have been done or not: read before you write again."""
+
+
 class SessionLost(StoreError):
-    """The session is over: its ephemeral nodes are gone or will go, and no call works any more."""
+    """The session is over: its ephemeral nodes are gone or will go.
+
+    A store that others share goes on with a new session (`SessionEvent.CONNECTED`).
+    """
 
 
 class Stat(NamedTuple):
@@ -183,6 +190,16 @@ class Store(ABC):
     def children(self, path: str) -> list[str]:
         """Return the names (not paths) of a node's children, sorted, or raise NoNode."""
 
+    def get_many(self, paths: Sequence[str]) -> list[tuple[bytes, Stat] | None]:
+        """Return data and stat of each node, None where there is none."""
+        return [self._get_or_none(path) for path in paths]
+
+    def _get_or_none(self, path: str) -> tuple[bytes, Stat] | None:
+        try:
+            return self.get(path)
+        except NoNode:
+            return None
+
     @abstractmethod
     def watch_data(self, path: str, callback: Callable[[WatchEvent], None]) -> Watch:
         """Report creation, change and deletion of `path`, which need not exist yet."""
@@ -264,3 +281,10 @@ def parent_of(path: str) -> str:
 def join(path: str, name: str) -> str:
     """Return the path of the child `name` of `path`."""
     return f"/{name}" if path == "/" else f"{path}/{name}"
+
+
+def check_path(path: str) -> None:
+    """Refuse what ZooKeeper refuses, so that a tree can move there. Raises ValueError."""
+    names = path.split("/")
+    if names[0] or any(name in ("", ".", "..") or "\0" in name for name in names[1:]):
+        raise ValueError(f"not a path of the store: {path!r}")

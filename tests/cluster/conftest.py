@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,7 +10,9 @@ import pytest
 
 from plog.cluster.embedded_store import EmbeddedStore
 from plog.cluster.store import Store
+from plog.cluster.zookeeper_store import ZooKeeperStore
 from plog.runtime.clock import ManualClock
+from tests.compat.live_kafka import ZooKeeper
 
 START_MS = 1_700_000_000_000
 
@@ -27,11 +30,23 @@ def log_dirs(tmp_path: Path) -> list[Path]:
     return directories
 
 
-@pytest.fixture(params=["embedded"])
+@pytest.fixture(scope="session")
+def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeper]:
+    """One server, for all tests of a process. Each store has a path of its own."""
+    running = ZooKeeper(tmp_path_factory.mktemp("zookeeper"))
+    yield running
+    running.kill()
+
+
+@pytest.fixture(params=["embedded", "zookeeper"])
 def store(
     request: pytest.FixtureRequest, log_dirs: list[Path], clock: ManualClock
 ) -> Iterator[Store]:
-    opened = {"embedded": lambda: EmbeddedStore(log_dirs, clock=clock)}[request.param]()
+    if request.param == "embedded":
+        opened: Store = EmbeddedStore(log_dirs, clock=clock)
+    else:
+        running = request.getfixturevalue("zookeeper")
+        opened = ZooKeeperStore(f"{running.bootstrap}/{uuid.uuid4()}")
     yield opened
     opened.close()
 

@@ -1,0 +1,336 @@
+"""The store on a real ZooKeeper: connections that break, sessions that end, several servers."""
+
+from __future__ import annotations
+
+import queue
+import random
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import pytest
+
+from plog.cluster import zookeeper_store
+from plog.cluster.store import (
+    ANY_VERSION,
+    Change,
+    CheckOp,
+    CreateOp,
+    DeleteOp,
+    Op,
+    SessionEvent,
+    SetOp,
+    Store,
+    StoreError,
+    Unreachable,
+    WatchEvent,
+)
+from plog.cluster.zookeeper_store import ZooKeeperStore, end_session
+from tests.agreement.harness import run_seed
+from tests.cluster.cutting_proxy import CuttingProxy
+from tests.compat.live_kafka import ZooKeeper
+
+WAIT_S = 40
+SESSION_MS = 6_000
+
+
+@pytest.fixture(autouse=True)
+def _reconnects_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(zookeeper_store, "RECONNECT_S", 0.001)
+    monkeypatch.setattr(zookeeper_store, "PAUSE_S", 0.005)
+
+
+@dataclass
+class World:
+    """A store behind a proxy, and one that reaches the server directly."""
+
+    proxy: CuttingProxy
+    store: ZooKeeperStore
+    other: ZooKeeperStore
+    connect: str
+
+
+@pytest.fixture
+def world(zookeeper: ZooKeeper) -> Iterator[World]:
+    proxy, root = CuttingProxy(zookeeper.port), uuid.uuid4()
+    connect = f"127.0.0.1:{proxy.port}/{root}"
+    store = ZooKeeperStore(connect, session_timeout_ms=SESSION_MS)
+    other = ZooKeeperStore(f"{zookeeper.bootstrap}/{root}", session_timeout_ms=SESSION_MS)
+    yield World(proxy, store, other, connect)
+    for one in store, other:
+        one.close()
+    proxy.close()
+
+
+# -- connections that break ------------------------------------------------------------------------
+
+
+WRITES: dict[str, tuple[list[Op], list[Op]]] = {
+    "create": ([], [CreateOp("/n", b"x")]),
+    "create ephemeral": ([], [CreateOp("/n", b"x", ephemeral=True)]),
+    "create sequential": ([CreateOp("/q")], [CreateOp("/q/n_", sequential=True)]),
+    "set": ([CreateOp("/n", b"x")], [SetOp("/n", b"y", 0)]),
+    "delete": ([CreateOp("/n", b"x")], [DeleteOp("/n", ANY_VERSION)]),
+    "multi": (
+        [CreateOp("/a"), CreateOp("/b", b"1")],
+        [CheckOp("/a", 0), SetOp("/b", b"2", 0), CreateOp("/c"), DeleteOp("/a", 0)],
+    ),
+}
+"""What is there before, and what is asked."""
+READS: dict[str, Callable[[Store], object]] = {
+    "get": lambda store: store.get("/n"),
+    "get many": lambda store: store.get_many(["/n", "/none", "/n"]),
+    "exists": lambda store: store.exists("/n"),
+    "children": lambda store: store.children("/"),
+}
+
+
+def tree(store: Store) -> dict[str, bytes]:
+    return {path: store.get(path)[0] for path in store.descendants("/") if path != "/"}
+
+
+def clear(store: Store) -> None:
+    for path in store.descendants("/"):
+        if path != "/":
+            store.delete(path)
+
+
+def outcome(call: Callable[[], object]) -> str:
+    try:
+        call()
+    except Unreachable:
+        return "unknown"
+    except StoreError as error:
+        return type(error).__name__
+    return "done"
+
+
+def request_bytes(world: World, call: Callable[[], object]) -> int:
+    before = world.proxy.passed["request"]
+    call()
+    return world.proxy.passed["request"] - before
+
+
+@pytest.mark.parametrize("kind", WRITES)
+def test_write_that_is_cut_at_any_byte_is_done_whole_or_not_at_all(world: World, kind: str) -> None:
+    first, ops = WRITES[kind]
+    if first:
+        world.other.multi(first)
+    before = tree(world.other)
+    size = request_bytes(world, lambda: world.store.multi(ops))
+    after = tree(world.other)
+    assert before != after or kind == "multi"
+    seen = set()
+    for cut in range(size + 1):
+        clear(world.other)
+        if first:
+            world.other.multi(first)
+        world.proxy.cut_after(requests=cut)
+        said = outcome(lambda: world.store.multi(ops))
+        world.store.exists("/")  # connected again: whatever was under way has come or not
+        found = tree(world.other)
+        assert said == "unknown", (cut, said)
+        assert found in (before, after) or kind == "create sequential", (cut, found)
+        seen.add(found == before)
+        if cut < size:
+            assert found == before, "a part of a request does nothing"
+    assert seen == {True, False}, "and a whole one is done, though its answer is lost"
+
+
+@pytest.mark.parametrize("kind", WRITES)
+def test_write_whose_answer_is_cut_at_any_byte_is_done_once(world: World, kind: str) -> None:
+    first, ops = WRITES[kind]
+    if first:
+        world.other.multi(first)
+    before = world.proxy.passed["answer"]
+    world.store.multi(ops)
+    size = world.proxy.passed["answer"] - before
+    after = tree(world.other)
+    for cut in range(size):
+        clear(world.other)
+        if first:
+            world.other.multi(first)
+        world.proxy.cut_after(answers=cut)
+        assert outcome(lambda: world.store.multi(ops)) == "unknown", cut
+        world.store.exists("/")
+        found = tree(world.other)
+        assert found == after or (kind == "create sequential" and len(found) == len(after)), cut
+
+
+@pytest.mark.parametrize("side", ["requests", "answers"])
+@pytest.mark.parametrize("kind", READS)
+def test_read_that_is_cut_at_any_byte_is_asked_again(world: World, kind: str, side: str) -> None:
+    world.other.create("/n", b"x" * 20)
+    read = READS[kind]
+    passed = side.removesuffix("s")
+    before = world.proxy.passed[passed]
+    expected = read(world.store)
+    for cut in range(world.proxy.passed[passed] - before + 1):
+        world.proxy.cut_after(**{side: cut})
+        assert read(world.store) == expected, cut
+        world.proxy.cut_after()
+
+
+def test_seeded_cuts_lose_no_write_that_was_answered(world: World) -> None:
+    chance = random.Random(run_seed())
+    world.store.create("/n")
+    certain = unknown = 0
+    for _ in range(200):
+        if chance.random() < 0.5:
+            side = chance.choice(["requests", "answers"])
+            world.proxy.cut_after(**{side: chance.randrange(150)})
+        try:
+            world.store.set("/n", b"")
+        except Unreachable:
+            unknown += 1
+        else:
+            certain += 1
+    world.proxy.cut_after()
+    version = world.store.get("/n")[1].version
+    assert certain <= version <= certain + unknown
+    assert min(certain, unknown) > 10
+
+
+# -- watches ---------------------------------------------------------------------------------------
+
+
+def test_watch_reports_what_changed_while_there_was_no_connection(world: World) -> None:
+    seen: queue.Queue[WatchEvent] = queue.Queue()
+    for path in ("/kept", "/set", "/gone", "/anew", "/parent"):
+        world.other.create(path)
+    for path in ("/kept", "/set", "/gone", "/anew", "/fresh"):
+        world.store.watch_data(path, seen.put)
+    world.store.watch_children("/parent", seen.put)
+    world.proxy.refuse()
+    world.other.set("/set", b"x")
+    world.other.delete("/gone")
+    world.other.delete("/anew")
+    world.other.create("/anew")
+    world.other.create("/fresh")
+    world.other.create("/parent/child")
+    assert seen.empty()
+    world.proxy.refuse(is_refusing=False)
+    found = [seen.get(timeout=WAIT_S) for _ in range(6)]
+    assert found == [
+        WatchEvent(Change.CHANGED, "/set"),
+        WatchEvent(Change.DELETED, "/gone"),
+        WatchEvent(Change.DELETED, "/anew"),
+        WatchEvent(Change.CREATED, "/anew"),
+        WatchEvent(Change.CREATED, "/fresh"),
+        WatchEvent(Change.CHILDREN, "/parent"),
+    ]
+    for path in ("/kept", "/set", "/anew", "/fresh"):  # each is armed, and once
+        world.other.set(path, b"again")
+        assert seen.get(timeout=WAIT_S) == WatchEvent(Change.CHANGED, path)
+    world.other.delete("/parent/child")
+    assert seen.get(timeout=WAIT_S) == WatchEvent(Change.CHILDREN, "/parent")
+    assert seen.empty()
+
+
+def test_reader_misses_no_end_state_though_connections_break(world: World) -> None:
+    chance = random.Random(run_seed())
+    seen: queue.Queue[WatchEvent] = queue.Queue()
+    world.other.create("/n", b"0")
+    world.store.watch_data("/n", seen.put)
+    for number in range(1, 60):
+        if number % 3 == 0:
+            world.proxy.cut_after(answers=chance.randrange(80))
+        for _ in range(chance.randrange(1, 4)):
+            world.other.set("/n", b"%d" % number)
+        read = b""
+        while read != b"%d" % number:
+            seen.get(timeout=WAIT_S)
+            read = world.store.get("/n")[0]
+        while not seen.empty():
+            seen.get()
+
+
+def test_children_of_a_node_that_was_deleted_and_created_again_are_watched(world: World) -> None:
+    seen: queue.Queue[WatchEvent] = queue.Queue()
+    world.other.create("/p")
+    world.store.watch_children("/p", seen.put)
+    children = WatchEvent(Change.CHILDREN, "/p")
+    for change in (
+        lambda: world.other.create("/p/a"),
+        lambda: world.other.delete("/p/a"),
+        lambda: world.other.delete("/p"),
+        lambda: world.other.create("/p"),
+        lambda: world.other.create("/p/b"),
+    ):
+        change()
+        assert seen.get(timeout=WAIT_S) == children
+    assert seen.empty()
+
+
+# -- sessions --------------------------------------------------------------------------------------
+
+
+def test_session_that_expired_is_followed_by_a_new_one(world: World) -> None:
+    states: queue.Queue[SessionEvent] = queue.Queue()
+    seen: queue.Queue[WatchEvent] = queue.Queue()
+    world.store.watch_session(states.put)
+    world.store.create("/mine", ephemeral=True)
+    world.store.watch_data("/mine", seen.put)
+    before = world.store.session
+    assert end_session(world.connect, before, within_s=WAIT_S)
+    events = [states.get(timeout=WAIT_S)]
+    while events[-1] is not SessionEvent.CONNECTED or SessionEvent.LOST not in events:
+        events.append(states.get(timeout=WAIT_S))
+    assert events[0] in (SessionEvent.SUSPENDED, SessionEvent.LOST)
+    assert world.store.session.id != before.id
+    assert seen.get(timeout=WAIT_S) == WatchEvent(Change.DELETED, "/mine")
+    assert world.store.exists("/mine") is None
+    world.store.create("/mine", ephemeral=True)
+    assert world.store.get("/mine")[1].ephemeral_owner == world.store.session_id
+    assert seen.get(timeout=WAIT_S) == WatchEvent(Change.CREATED, "/mine")
+    assert not end_session(world.connect, before, within_s=WAIT_S), "it was over before"
+
+
+def test_store_that_is_cut_off_says_so_and_keeps_its_session(world: World) -> None:
+    states: queue.Queue[SessionEvent] = queue.Queue()
+    world.store.watch_session(states.put)
+    world.store.create("/mine", ephemeral=True)
+    session = world.store.session
+    world.proxy.refuse()
+    assert states.get(timeout=WAIT_S) is SessionEvent.SUSPENDED
+    world.proxy.refuse(is_refusing=False)
+    assert states.get(timeout=WAIT_S) is SessionEvent.CONNECTED
+    assert world.store.session == session
+    assert world.store.exists("/mine") is not None
+
+
+def test_call_without_a_server_ends(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.store.create("/n")
+    monkeypatch.setattr(world.store, "_timeout_s", 0.5)
+    world.proxy.refuse()
+    for call in (
+        lambda: world.store.get("/n"),
+        lambda: world.store.get_many(["/n"]),
+        lambda: world.store.set("/n", b"x"),
+        lambda: world.store.watch_data("/other", print),
+    ):
+        assert outcome(call) == "unknown"
+
+
+def test_no_server_is_told_by_its_address() -> None:
+    with pytest.raises(Unreachable, match=r"no ZooKeeper answers at 127\.0\.0\.1:1/x"):
+        ZooKeeperStore("127.0.0.1:1/x", connection_timeout_ms=300)
+
+
+def test_ephemeral_nodes_go_with_the_store(world: World) -> None:
+    seen: queue.Queue[WatchEvent] = queue.Queue()
+    world.store.create("/mine", ephemeral=True)
+    world.other.watch_data("/mine", seen.put)
+    world.store.close()
+    assert seen.get(timeout=WAIT_S) == WatchEvent(Change.DELETED, "/mine")
+    assert outcome(lambda: world.store.get("/mine")) == "SessionLost"
+    world.store.close()
+
+
+def test_path_of_the_store_is_made(zookeeper: ZooKeeper) -> None:
+    root = f"/{uuid.uuid4()}/below"
+    store = ZooKeeperStore(f"{zookeeper.bootstrap}{root}")
+    store.create("/n", b"x")
+    store.close()
+    with zookeeper.client() as client:
+        assert client.get(f"{root}/n")[0] == b"x"
