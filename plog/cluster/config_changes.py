@@ -21,9 +21,11 @@ from plog.cluster.store import (
     SessionLost,
     Store,
     StoreError,
+    Unreachable,
     Watch,
     join,
 )
+from plog.cluster.store_follower import StoreFollower
 from plog.cluster.znodes import ConfigEntity, MalformedNode
 from plog.runtime.clock import Clock
 from plog.settings.definitions import TopicSettings
@@ -97,9 +99,7 @@ class ConfigChanges:
         # Held from reading to applying, so that what is applied last was read last.
         self._applying = threading.Lock()
         self._next_sweep_ms = clock.monotonic_ms()
-        self._changed = threading.Event()
-        self._stopping = False
-        self._thread = threading.Thread(target=self._run, name="config changes", daemon=True)
+        self._follower = StoreFollower("config changes", self.process)
 
     # -- at start-up ---------------------------------------------------------------------------
 
@@ -119,20 +119,14 @@ class ConfigChanges:
 
     def start(self) -> None:
         """Apply changes from now on."""
-        self._thread.start()
-        self._watch = self._store.watch_children(
-            znodes.CONFIG_CHANGES, lambda event: self._changed.set()
-        )
-        self._changed.set()
+        self._watch = self._store.watch_children(znodes.CONFIG_CHANGES, self._follower.note_change)
+        self._follower.start()
 
     def stop(self) -> None:
         """End the thread."""
         if self._watch is not None:
             self._watch.cancel()
-        self._stopping = True
-        self._changed.set()
-        if self._thread.is_alive():
-            self._thread.join()
+        self._follower.stop()
 
     def topic_settings(self, name: str) -> TopicSettings:
         """Read a topic's configs and apply them: its creation leaves no notice."""
@@ -146,18 +140,6 @@ class ConfigChanges:
 
     # -- the thread ----------------------------------------------------------------------------
 
-    def _run(self) -> None:
-        while self._changed.wait():
-            # Before anything is read: what changes from here on is another change.
-            self._changed.clear()
-            if self._stopping:
-                return
-            try:
-                self.process()
-            except SessionLost as lost:
-                log.warning("stopped watching config changes: %s", lost)
-                return
-
     def process(self) -> None:
         """Apply the notices not heard yet, in order, and now and then remove old ones.
 
@@ -169,9 +151,9 @@ class ConfigChanges:
             log.info("config change notices were missed: reading all configs")
             self._apply_all()
         for name in names:
-            if _number(name) > self._last and not self._stopping:
+            if _number(name) > self._last and not self._follower.is_stopping:
                 self._hear(name)
-        if len(names) > MOST_NOTICES and not self._stopping:
+        if len(names) > MOST_NOTICES and not self._follower.is_stopping:
             names = self._keep_newest(names)
         if self._clock.monotonic_ms() >= self._next_sweep_ms:
             self._next_sweep_ms = self._clock.monotonic_ms() + SWEEP_EVERY_MS
@@ -198,7 +180,7 @@ class ConfigChanges:
         except NoNode:
             for path in paths:  # another broker removes them too
                 self._remove(path)
-        except SessionLost:
+        except (SessionLost, Unreachable):
             raise
         except StoreError as refused:
             log.warning("cannot delete %d config change notices: %s", len(paths), refused)
@@ -210,7 +192,7 @@ class ConfigChanges:
         for name in names:
             path = join(znodes.CONFIG_CHANGES, name)
             stat = self._store.exists(path)
-            if self._stopping:
+            if self._follower.is_stopping:
                 return
             if stat is not None and self._clock.now_ms() - stat.ctime_ms > NOTICE_EXPIRY_MS:
                 self._remove(path)
@@ -220,7 +202,7 @@ class ConfigChanges:
             self._store.delete(path)
         except NoNode:
             log.debug("another broker has removed %s", path)
-        except SessionLost:
+        except (SessionLost, Unreachable):
             raise
         except StoreError as refused:
             log.warning("cannot delete %s: %s", path, refused)

@@ -7,12 +7,12 @@ for changing them. The code that uses a feature decides what its levels mean.
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Mapping
 from enum import IntEnum
 from typing import Final, NamedTuple
 
-from plog.cluster.store import BadVersion, NodeExists, NoNode, SessionLost, Stat, Store, WatchEvent
+from plog.cluster.store import BadVersion, NodeExists, NoNode, Stat, Store
+from plog.cluster.store_follower import StoreFollower
 from plog.cluster.znodes import FEATURES, FeaturesNode, MalformedNode
 from plog.errors import InvalidRequest, InvalidUpdateVersion
 
@@ -82,13 +82,10 @@ class Features:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._begin()
-        self._changed = threading.Event()
-        self._stopping = False
         self._finalized = _finalized(*self._read())
-        self._watch = store.watch_data(FEATURES, self._on_change)
-        self._thread = threading.Thread(target=self._run, name="features", daemon=True)
-        self._thread.start()
-        self._changed.set()  # what was written before the watch stood
+        self._follower = StoreFollower("features", self._refresh)
+        self._watch = store.watch_data(FEATURES, self._follower.note_change)
+        self._follower.start()  # it reads what was written before the watch stood
 
     @property
     def finalized(self) -> Finalized:
@@ -98,9 +95,7 @@ class Features:
     def stop(self) -> None:
         """Stop following changes."""
         self._watch.cancel()
-        self._stopping = True
-        self._changed.set()
-        self._thread.join()
+        self._follower.stop()
 
     def check(self, change: Change) -> None:
         """Check whether a change can be made.
@@ -137,20 +132,6 @@ class Features:
             self._store.create(FEATURES, FeaturesNode(highest).encode())
         except NodeExists:
             log.debug("another broker was first to create %s", FEATURES)
-
-    def _on_change(self, _event: WatchEvent) -> None:
-        self._changed.set()
-
-    def _run(self) -> None:
-        while self._changed.wait():
-            self._changed.clear()
-            if self._stopping:
-                return
-            try:
-                self._refresh()
-            except SessionLost as lost:
-                log.warning("stopped watching feature changes: %s", lost)
-                return
 
     def _refresh(self) -> None:
         found = _finalized(*self._read())
