@@ -1,11 +1,12 @@
 """Several brokers with one store: one controller, roles by its word, and what a loss does.
 
-They share a session, so that a broker is lost by deleting its node; followers do not
-fetch here.
+A broker is lost by deleting its node: with the embedded store they share a session. Followers do
+not fetch here.
 """
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +14,9 @@ import pytest
 
 from plog.cluster.controller_events import ElectionType
 from plog.cluster.embedded_store import EmbeddedStore
+from plog.cluster.store import Store
 from plog.cluster.znodes import broker_path
+from plog.cluster.zookeeper_store import ZooKeeperStore
 from plog.errors import ErrorCode, NotController, NotLeaderOrFollower
 from plog.runtime.clock import SystemClock
 from plog.types import TopicPartition
@@ -23,12 +26,24 @@ from tests.cluster.test_one_broker import eventually
 A0 = TopicPartition("a", 0)
 
 
+@pytest.fixture(params=["embedded", "zookeeper"])
+def stores(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[list[Store]]:
+    """The store of each broker: one for all, or a session of each with ZooKeeper."""
+    if request.param == "embedded":
+        (tmp_path / "store").mkdir()
+        opened: list[Store] = [EmbeddedStore([tmp_path / "store"], clock=SystemClock())] * 3
+    else:
+        connect = f"{request.getfixturevalue('zookeeper').bootstrap}/{uuid.uuid4()}"
+        opened = [ZooKeeperStore(connect) for _ in range(3)]
+    yield opened
+    for store in opened:
+        store.close()
+
+
 @pytest.fixture
-def brokers(tmp_path: Path) -> Iterator[dict[int, Node]]:
-    (tmp_path / "store").mkdir()
-    store = EmbeddedStore([tmp_path / "store"], clock=SystemClock())
+def brokers(tmp_path: Path, stores: list[Store]) -> Iterator[dict[int, Node]]:
     nodes: dict[int, Node] = {}
-    for broker_id in range(3):
+    for broker_id, store in enumerate(stores):
         directory = tmp_path / f"broker{broker_id}"
         directory.mkdir()
         Node([directory], broker_id, store=store, peers=nodes)
@@ -36,7 +51,6 @@ def brokers(tmp_path: Path) -> Iterator[dict[int, Node]]:
     yield nodes
     for node in nodes.values():
         node.stop()
-    store.close()
 
 
 def on_all(brokers: dict[int, Node], predicate) -> None:
