@@ -1,0 +1,99 @@
+"""Three ZooKeeper servers that agree with each other, as processes."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+from tests.compat.live_kafka import KAFKA_3_9, QUIET
+from tests.servers import free_port
+
+START_S = 60
+SETTINGS = """tickTime=500
+initLimit=20
+syncLimit=4
+dataDir={directory}
+clientPort={port}
+clientPortAddress=127.0.0.1
+admin.enableServer=false
+4lw.commands.whitelist=srvr
+"""
+
+
+class Ensemble:
+    """Servers 1, 2 and 3; two of them are a majority."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self.ports = {number: free_port() for number in (1, 2, 3)}
+        peers = "".join(
+            f"server.{number}=127.0.0.1:{free_port()}:{free_port()}\n" for number in self.ports
+        )
+        self._running: dict[int, subprocess.Popen[bytes]] = {}
+        for number, port in self.ports.items():
+            place = directory / str(number)
+            place.mkdir(parents=True)
+            (place / "myid").write_text(f"{number}\n")
+            text = SETTINGS.format(directory=place, port=port) + peers
+            (place / "zoo.cfg").write_text(text)
+        self.start(*self.ports)
+
+    @property
+    def connect(self) -> str:
+        """What `zookeeper.connect` says."""
+        return ",".join(f"127.0.0.1:{port}" for port in self.ports.values())
+
+    @property
+    def leader(self) -> int:
+        """Return the number of the server that leads."""
+        return next(number for number in self._running if self._mode(number) == "leader")
+
+    def start(self, *numbers: int) -> None:
+        """Start servers, and wait until they serve."""
+        for number in numbers:
+            self._begin(number)
+        for number in numbers:
+            self._wait(number)
+
+    def kill(self, number: int) -> None:
+        """Kill a server."""
+        process = self._running.pop(number)
+        process.kill()
+        process.wait()
+
+    def pause(self, number: int, *, goes_on: bool = False) -> None:
+        """Stop a server where it is, or let it go on."""
+        self._running[number].send_signal(signal.SIGCONT if goes_on else signal.SIGSTOP)
+
+    def close(self) -> None:
+        """Kill all."""
+        for number in list(self._running):
+            self.kill(number)
+
+    def _begin(self, number: int) -> None:
+        place = self._directory / str(number)
+        command = KAFKA_3_9.command("QuorumPeerMain", place / "zoo.cfg", flags=QUIET)
+        with (place / "server.log").open("ab") as log:
+            self._running[number] = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=place
+            )
+
+    def _wait(self, number: int) -> None:
+        until = time.monotonic() + START_S
+        while self._mode(number) not in ("leader", "follower"):
+            assert time.monotonic() < until, (
+                self._directory / str(number) / "server.log"
+            ).read_text()
+            time.sleep(0.05)
+
+    def _mode(self, number: int) -> str:
+        try:
+            with socket.create_connection(("127.0.0.1", self.ports[number]), 5) as asked:
+                asked.sendall(b"srvr")
+                text = asked.makefile().read()
+        except OSError:
+            return ""
+        return text.partition("Mode: ")[2].partition("\n")[0]
