@@ -1,0 +1,169 @@
+"""A broker's membership of its cluster, as the session with ZooKeeper comes and goes: pure.
+
+Owns when a broker registers, when it may be the controller, and when it must give that up. A
+session that expired is followed by another, in which the broker registers anew with a new broker
+epoch. Clients are served all the while. Reads and writes nothing: events in, effects out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Final, NamedTuple
+
+RETRY_MS: Final = 500
+MAX_RETRY_MS: Final = 10_000
+
+
+class State(Enum):
+    """What the broker is to the cluster."""
+
+    OUTSIDE = auto()
+    """It is not registered, and has no connection to register by."""
+    JOINING = auto()
+    """It has a session, and registers in it."""
+    MEMBER = auto()
+    """It is registered."""
+    SUSPENDED = auto()
+    """It has no connection. Its session may go on, and with it its registration."""
+    PRESUMED_LOST = auto()
+    """It has had none for so long that others may have taken its place."""
+
+
+class Cause(Enum):
+    """What happens."""
+
+    CONNECTED = auto()
+    """There is a connection, in a session that is not that of the registration."""
+    CONNECTED_AGAIN = auto()
+    """There is a connection, in the session of the registration."""
+    SUSPENDED = auto()
+    LOST = auto()
+    """The servers say that the session is over."""
+    TIMED_OUT = auto()
+    """No server has answered for a session's time."""
+    REGISTERED = auto()
+    FAILED = auto()
+    """Registering failed: the store refused it or did not answer, or another broker has the id."""
+    RETRY = auto()
+
+
+class Effect(Enum):
+    """What the broker does."""
+
+    REGISTER = auto()
+    """Write the registration. REGISTERED or FAILED follows."""
+    READ_AGAIN = auto()
+    """Read settings and features: their changes may have been missed."""
+    STAND = auto()
+    """Take part in elections of the controller."""
+    PAUSE = auto()
+    """As the controller: propose nothing."""
+    RESUME = auto()
+    """As the controller: go on."""
+    RESIGN = auto()
+    """As the controller: it may be another now. Close the channels to brokers."""
+    RETRY_LATER = auto()
+    """Have RETRY happen after a pause, which doubles."""
+
+
+_Next = tuple[State, tuple[Effect, ...]]
+
+TABLE: Final[Mapping[tuple[State, Cause], _Next]] = {
+    (State.OUTSIDE, Cause.CONNECTED): (State.JOINING, (Effect.REGISTER,)),
+    (State.JOINING, Cause.REGISTERED): (State.MEMBER, (Effect.READ_AGAIN, Effect.STAND)),
+    (State.JOINING, Cause.FAILED): (State.JOINING, (Effect.RETRY_LATER,)),
+    (State.JOINING, Cause.RETRY): (State.JOINING, (Effect.REGISTER,)),
+    (State.JOINING, Cause.CONNECTED): (State.JOINING, (Effect.REGISTER,)),
+    (State.JOINING, Cause.SUSPENDED): (State.OUTSIDE, ()),
+    (State.JOINING, Cause.LOST): (State.OUTSIDE, ()),
+    (State.MEMBER, Cause.SUSPENDED): (State.SUSPENDED, (Effect.PAUSE,)),
+    (State.MEMBER, Cause.LOST): (State.OUTSIDE, (Effect.RESIGN,)),
+    (State.MEMBER, Cause.CONNECTED): (State.JOINING, (Effect.RESIGN, Effect.REGISTER)),
+    (State.SUSPENDED, Cause.CONNECTED_AGAIN): (State.MEMBER, (Effect.RESUME,)),
+    (State.SUSPENDED, Cause.CONNECTED): (State.JOINING, (Effect.RESIGN, Effect.REGISTER)),
+    (State.SUSPENDED, Cause.LOST): (State.OUTSIDE, (Effect.RESIGN,)),
+    (State.SUSPENDED, Cause.TIMED_OUT): (State.PRESUMED_LOST, (Effect.RESIGN,)),
+    (State.PRESUMED_LOST, Cause.CONNECTED_AGAIN): (
+        State.MEMBER,
+        (Effect.READ_AGAIN, Effect.STAND),
+    ),
+    (State.PRESUMED_LOST, Cause.CONNECTED): (State.JOINING, (Effect.REGISTER,)),
+    (State.PRESUMED_LOST, Cause.LOST): (State.OUTSIDE, ()),
+}
+"""What follows a cause. Where there is nothing, nothing follows."""
+
+
+class Told(NamedTuple):
+    """What the broker is told to do; `retry_ms`: how long it waits before RETRY."""
+
+    effects: tuple[Effect, ...]
+    retry_ms: int = 0
+
+
+@dataclass(slots=True)
+class Membership:
+    """One broker's membership. Times are of a clock that goes on while the host is suspended.
+
+    Args:
+        timeout_ms: after which the servers may end a silent session.
+    """
+
+    timeout_ms: int
+    state: State = State.OUTSIDE
+    session_id: int = 0
+    """That of the registration, or of the attempt."""
+    broker_epoch: int = -1
+    _silent_since_ms: int = 0
+    _pause_ms: int = RETRY_MS
+
+    def connected(self, session_id: int) -> Told:
+        """There is a connection."""
+        is_same = session_id == self.session_id
+        if self.state in (State.OUTSIDE, State.JOINING) or not is_same:
+            self.session_id = session_id
+            return self._step(Cause.CONNECTED)
+        return self._step(Cause.CONNECTED_AGAIN)
+
+    def suspended(self, now_ms: int) -> Told:
+        """There is no connection any more."""
+        if self.state is State.MEMBER:
+            self._silent_since_ms = now_ms
+        return self._step(Cause.SUSPENDED)
+
+    def lost(self) -> Told:
+        """The session is over."""
+        return self._step(Cause.LOST)
+
+    def registered(self, session_id: int, broker_epoch: int) -> Told:
+        """The registration is written. One that was asked for in an earlier session is not."""
+        if session_id != self.session_id:
+            return Told(())
+        if self.state is State.JOINING:
+            self.broker_epoch = broker_epoch
+            self._pause_ms = RETRY_MS
+        return self._step(Cause.REGISTERED)
+
+    def failed(self, session_id: int) -> Told:
+        """The registration could not be written."""
+        if session_id != self.session_id:
+            return Told(())
+        return self._step(Cause.FAILED)
+
+    def retry(self) -> Told:
+        """The pause is over."""
+        return self._step(Cause.RETRY)
+
+    def tick(self, now_ms: int) -> Told:
+        """Look at the time."""
+        if now_ms - self._silent_since_ms < self.timeout_ms:
+            return Told(())
+        return self._step(Cause.TIMED_OUT)
+
+    def _step(self, cause: Cause) -> Told:
+        self.state, effects = TABLE.get((self.state, cause), (self.state, ()))
+        if Effect.RETRY_LATER not in effects:
+            return Told(effects)
+        pause_ms, self._pause_ms = self._pause_ms, min(2 * self._pause_ms, MAX_RETRY_MS)
+        return Told(effects, pause_ms)

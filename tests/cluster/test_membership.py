@@ -1,0 +1,170 @@
+"""A broker's membership, by events: sessions that are suspended, expire, and have successors."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from plog.cluster.membership import (
+    MAX_RETRY_MS,
+    RETRY_MS,
+    TABLE,
+    Effect,
+    Membership,
+    State,
+    Told,
+)
+
+TIMEOUT_MS = 18_000
+REGISTER, RESIGN = Effect.REGISTER, Effect.RESIGN
+JOINED = (Effect.READ_AGAIN, Effect.STAND)
+
+
+def member(session_id: int = 1, epoch: int = 10) -> Membership:
+    one = Membership(TIMEOUT_MS)
+    assert one.connected(session_id) == Told((REGISTER,))
+    assert one.registered(session_id, epoch) == Told(JOINED)
+    assert (one.state, one.broker_epoch) == (State.MEMBER, epoch)
+    return one
+
+
+def test_short_silence_pauses_the_controller() -> None:
+    one = member()
+    assert one.suspended(1_000) == Told((Effect.PAUSE,))
+    assert one.tick(1_000 + TIMEOUT_MS - 1) == Told(())
+    assert one.connected(1) == Told((Effect.RESUME,))
+    assert (one.state, one.broker_epoch) == (State.MEMBER, 10)
+
+
+def test_long_silence_ends_the_controllers_role_before_the_servers_say_so() -> None:
+    one = member()
+    one.suspended(1_000)
+    assert one.tick(1_000 + TIMEOUT_MS) == Told((RESIGN,))
+    assert one.tick(1_000 + 2 * TIMEOUT_MS) == Told(())
+    assert one.connected(1) == Told(JOINED), "the session was kept after all"
+    one.suspended(60_000)
+    one.tick(60_000 + TIMEOUT_MS)
+    assert one.lost() == Told(())
+    assert one.connected(2) == Told((REGISTER,))
+
+
+def test_broker_registers_anew_in_the_next_session() -> None:
+    one = member()
+    one.suspended(0)
+    assert one.lost() == Told((RESIGN,))
+    assert one.connected(2) == Told((REGISTER,))
+    assert one.registered(2, 20) == Told(JOINED)
+    assert one.broker_epoch == 20
+
+
+def test_next_session_that_comes_without_a_word_is_noticed() -> None:
+    one = member()
+    one.suspended(0)
+    assert one.connected(2) == Told((RESIGN, REGISTER))
+    one = member()
+    assert one.connected(2) == Told((RESIGN, REGISTER))
+
+
+def test_answer_for_an_earlier_session_does_not_count() -> None:
+    one = Membership(TIMEOUT_MS)
+    one.connected(1)
+    one.suspended(0)
+    one.connected(2)
+    assert one.registered(1, 10) == Told(())
+    assert one.failed(1) == Told(())
+    assert one.state is State.JOINING
+    assert one.registered(2, 20) == Told(JOINED)
+
+
+def test_registration_is_tried_again_ever_later() -> None:
+    one = Membership(TIMEOUT_MS)
+    one.connected(1)
+    pauses = []
+    for _ in range(7):
+        pauses.append(one.failed(1).retry_ms)
+        assert one.retry() == Told((REGISTER,))
+    assert pauses == [RETRY_MS, 1_000, 2_000, 4_000, 8_000, MAX_RETRY_MS, MAX_RETRY_MS]
+    one.registered(1, 5)
+    one.lost()
+    one.connected(2)
+    assert one.failed(2).retry_ms == RETRY_MS
+
+
+def test_retry_of_an_attempt_that_is_over_does_nothing() -> None:
+    one = Membership(TIMEOUT_MS)
+    one.connected(1)
+    one.failed(1)
+    one.suspended(0)
+    assert one.retry() == Told(())
+    assert one.state is State.OUTSIDE
+
+
+def test_each_state_is_left_and_reached() -> None:
+    assert {state for state, _ in TABLE} == set(State)
+    assert {state for state, _ in TABLE.values()} == set(State)
+
+
+EVENTS = st.lists(
+    st.one_of(
+        st.tuples(st.just("connected"), st.booleans()),
+        st.sampled_from(
+            [(one,) for one in ("suspended", "lost", "registered", "failed", "retry", "late")]
+        ),
+        st.tuples(st.just("pass"), st.integers(0, 2 * TIMEOUT_MS)),
+    ),
+    max_size=60,
+)
+
+
+@given(events=EVENTS)
+def test_controller_is_one_only_while_its_registration_may_stand(
+    events: list[tuple[object, ...]],
+) -> None:
+    one, now_ms, session, epoch = Membership(TIMEOUT_MS), 0, 1, 0
+    stands = is_paused = False
+    asked: list[int] = []
+    silent_since: int | None = 0
+    for name, *given_ in events:
+        match name:
+            case "connected":
+                session += bool(given_[0])
+                told, silent_since = one.connected(session), None
+            case "suspended":
+                if silent_since is None:
+                    silent_since = now_ms
+                told = one.suspended(now_ms)
+            case "lost":
+                session += 1  # the next connection is in another
+                silent_since = now_ms
+                told = one.lost()
+            case "registered" | "late" | "failed" if asked:
+                of = asked.pop(0 if name == "late" else -1)
+                epoch += 1
+                told = one.failed(of) if name == "failed" else one.registered(of, epoch)
+            case "retry":
+                told = one.retry()
+            case "pass":
+                now_ms += int(str(given_[0]))
+                told = one.tick(now_ms)
+            case _:
+                continue
+        for effect in told.effects:
+            match effect:
+                case Effect.REGISTER:
+                    assert not stands, "it resigns before it registers anew"
+                    asked.append(one.session_id)
+                case Effect.STAND:
+                    assert one.state is State.MEMBER
+                    stands, is_paused = True, False
+                case Effect.PAUSE:
+                    is_paused = True
+                case Effect.RESUME:
+                    is_paused = False
+                case Effect.RESIGN:
+                    assert stands
+                    stands = False
+        assert stands == (one.state in (State.MEMBER, State.SUSPENDED))
+        if stands:
+            assert is_paused == (one.state is State.SUSPENDED)
+            if name == "pass" and silent_since is not None:
+                assert now_ms - silent_since < TIMEOUT_MS
