@@ -122,6 +122,10 @@ class ConfigChanges:
         self._watch = self._store.watch_children(znodes.CONFIG_CHANGES, self._follower.note_change)
         self._follower.start()
 
+    def read_again(self) -> None:
+        """Hear the notices that may have been missed, soon."""
+        self._follower.note_change()
+
     def stop(self) -> None:
         """End the thread."""
         if self._watch is not None:

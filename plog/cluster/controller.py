@@ -60,7 +60,7 @@ from plog.cluster.controller_events import (
 from plog.cluster.controller_machine import ControllerMachine
 from plog.cluster.controller_store import ControllerMoved, ControllerStore
 from plog.cluster.state_changes import assignments_of
-from plog.cluster.store import NoNode, SessionEvent, SessionLost, Store, StoreError, Watch
+from plog.cluster.store import NoNode, SessionLost, Store, StoreError, Watch
 from plog.cluster.znodes import MalformedNode
 from plog.errors import ErrorCode, NotController, error_for
 from plog.protocol.messages.replication import LeaderAndIsrResponse, StopReplicaResponse
@@ -148,6 +148,7 @@ class Controller:
         self._topic_watches: dict[str, Watch] = {}
         self._futures: dict[int, Future[Results]] = {}
         self._next_token = 0
+        self._stands = True
         self._next_balance_ms = 0
         self._retry_ms: int | None = None
         self._lines = BoundedLines(log, "%d further deletions of topics", least_level=logging.INFO)
@@ -173,6 +174,16 @@ class Controller:
         self._thread.start()
         self._enqueue("start", self._on_start)
         return self._joined
+
+    def stand(self) -> None:
+        """Take part in elections again, after `resign`."""
+        self._stands = True
+        self._enqueue("elect", self._elect)
+
+    def resign(self) -> None:
+        """Give up the role, if it is ours, and take part in no election."""
+        self._stands = False
+        self._enqueue("resign", self._resign)
 
     def wait_active(self, timeout_s: float) -> bool:
         """Block until this broker is the controller; False after the timeout."""
@@ -280,19 +291,14 @@ class Controller:
             self._store.watch_data(
                 znodes.CONTROLLER, lambda event: self._enqueue("elect", self._elect)
             ),
-            self._store.watch_session(self._on_session),
         ]
         self._elect()
-
-    def _on_session(self, event: SessionEvent) -> None:
-        if event is SessionEvent.LOST:
-            self._enqueue("resign", self._resign)
-        elif event is SessionEvent.CONNECTED:
-            self._enqueue("elect", self._elect)
 
     def _elect(self) -> None:
         """Become the controller if there is none; stop being it if another is."""
         self._retry_ms = None
+        if not self._stands:
+            return
         active = self._nodes.read_controller()
         while active is None:
             active = self._nodes.try_elect()

@@ -20,6 +20,7 @@ from plog.cluster.controller import Controller
 from plog.cluster.controller_context import LiveBroker
 from plog.cluster.controller_events import ElectionType
 from plog.cluster.embedded_store import EmbeddedStore
+from plog.cluster.member import Member
 from plog.cluster.metadata_cache import MetadataCache, MetadataSnapshot
 from plog.cluster.replica_manager import ReplicaManager
 from plog.cluster.store import Store
@@ -50,6 +51,7 @@ class Node:
         *,
         store: Store | None = None,
         peers: dict[int, Node] | None = None,
+        session_ms: int = 0,
         **settings: str,
     ) -> None:
         self.broker_id = broker_id
@@ -95,16 +97,39 @@ class Node:
             lambda settings: self.replicas.renew_settings(self.settings.topic)
         )
         self.config_changes.start()
-        self.fence.broker_epoch = BrokerRegistration(self.store, broker_id).register(
-            BrokerNode((Endpoint("PLAINTEXT", "127.0.0.1", 9092),), self.clock.now_ms())
-        )
-        self.take_over()
+        self.member: Member | None = None
+        if session_ms:
+            self.join(session_ms)
+        else:
+            self.fence.broker_epoch = self.registration().register(self.broker_node())
+            self.take_over()
         self.topics = TopicAdmin(self.store, self.settings, random.Random(1))
         self.configs = ConfigAdmin(self.store, self.settings, broker_id)
 
-    def take_over(self) -> None:
-        """Start a controller of this broker's, in the place of one that has stopped."""
-        self.controller = Controller(
+    def registration(self) -> BrokerRegistration:
+        return BrokerRegistration(self.store, self.broker_id)
+
+    def broker_node(self) -> BrokerNode:
+        return BrokerNode((Endpoint("PLAINTEXT", "127.0.0.1", 9092),), self.clock.now_ms())
+
+    def join(self, session_ms: int) -> None:
+        """Register as a member whose session may end."""
+        self.controller = self.new_controller()
+        self.controller.start()
+        self.member = Member(
+            self.store,
+            registration=self.registration(),
+            node=self.broker_node,
+            fence=self.fence,
+            controller=self.controller,
+            read_again=self.config_changes.read_again,
+            clock=self.clock,
+            timeout_ms=session_ms,
+        )
+        self.member.start()
+
+    def new_controller(self) -> Controller:
+        return Controller(
             self.store,
             broker_id=self.broker_id,
             channels=self.channel,
@@ -112,6 +137,10 @@ class Node:
             clock=self.clock,
             inter_broker_listener="PLAINTEXT",
         )
+
+    def take_over(self) -> None:
+        """Start a controller of this broker's, in the place of one that has stopped."""
+        self.controller = self.new_controller()
         self.controller.start()
         if self.own_store:
             assert self.controller.wait_active(WAIT_S)
@@ -139,6 +168,8 @@ class Node:
         future.result(WAIT_S)
 
     def stop(self) -> None:
+        if self.member is not None:
+            self.member.stop()
         self.controller.stop()
         self.config_changes.stop()
         self.logs.shutdown()

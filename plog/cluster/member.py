@@ -1,0 +1,136 @@
+"""Does what `membership` says, as the session of this broker's store comes and goes.
+
+Owns the thread that registers the broker, and the times of the machine. Never decides when.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+
+from plog.cluster.broker_registration import BrokerRegistration
+from plog.cluster.control_fence import ControlFence
+from plog.cluster.controller import Controller
+from plog.cluster.membership import Effect, Membership, Told
+from plog.cluster.store import SessionEvent, Store, StoreError
+from plog.cluster.znodes import BrokerNode
+from plog.errors import DuplicateBrokerRegistration
+from plog.runtime.clock import Clock
+
+log = logging.getLogger(__name__)
+
+TICK_S = 0.5
+
+
+class Member:
+    """This broker as a member of its cluster.
+
+    Args:
+        node: returns what the registration says of this broker.
+        read_again: has settings and features read, whose changes may have been missed.
+        timeout_ms: of the session.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        registration: BrokerRegistration,
+        node: Callable[[], BrokerNode],
+        fence: ControlFence,
+        controller: Controller,
+        read_again: Callable[[], None],
+        clock: Clock,
+        timeout_ms: int,
+    ) -> None:
+        self._store = store
+        self._registration = registration
+        self._node = node
+        self._fence = fence
+        self._controller = controller
+        self._read_again = read_again
+        self._clock = clock
+        self._machine = Membership(timeout_ms)
+        self._joined: Future[int] = Future()
+        self._retry_ms: int | None = None
+        self._todo: queue.SimpleQueue[Callable[[], Told] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="membership", daemon=True)
+        self._watch = store.watch_session(self._on_session)
+
+    def start(self) -> int:
+        """Register, and take part in elections from now on; return the broker epoch.
+
+        Raises:
+            DuplicateBrokerRegistration: another live process has this broker id.
+            StoreError: the registration cannot be written.
+        """
+        self._on_session(SessionEvent.CONNECTED)
+        self._thread.start()
+        return self._joined.result()
+
+    def stop(self) -> None:
+        """End the thread. The registration goes with the session."""
+        self._watch.cancel()
+        self._todo.put(None)
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _on_session(self, event: SessionEvent) -> None:
+        match event:
+            case SessionEvent.CONNECTED:
+                self._todo.put(lambda: self._machine.connected(self._store.session_id))
+            case SessionEvent.SUSPENDED:
+                at_ms = self._clock.since_boot_ms()
+                self._todo.put(lambda: self._machine.suspended(at_ms))
+            case SessionEvent.LOST:
+                self._todo.put(self._machine.lost)
+
+    def _run(self) -> None:
+        while True:
+            try:
+                call = self._todo.get(timeout=TICK_S)
+            except queue.Empty:
+                call = self._on_time
+            if call is None:
+                return
+            self._do(call())
+
+    def _on_time(self) -> Told:
+        now_ms = self._clock.since_boot_ms()
+        if self._retry_ms is not None and now_ms >= self._retry_ms:
+            self._retry_ms = None
+            return self._machine.retry()
+        return self._machine.tick(now_ms)
+
+    def _do(self, told: Told) -> None:
+        for effect in told.effects:
+            match effect:
+                case Effect.REGISTER:
+                    self._do(self._register(self._store.session_id))
+                case Effect.READ_AGAIN:
+                    self._read_again()
+                case Effect.STAND:
+                    self._controller.stand()
+                case Effect.RESIGN:
+                    self._controller.resign()
+                case Effect.RETRY_LATER:
+                    self._retry_ms = self._clock.since_boot_ms() + told.retry_ms
+                case Effect.PAUSE | Effect.RESUME:
+                    pass  # what it writes meanwhile is refused, or checked against its epoch
+
+    def _register(self, session_id: int) -> Told:
+        try:
+            epoch = self._registration.register(self._node())
+        except (DuplicateBrokerRegistration, StoreError) as refused:
+            if not self._joined.done():
+                self._joined.set_exception(refused)
+            else:
+                log.error("cannot register this broker, trying again: %s", refused)
+            return self._machine.failed(session_id)
+        self._fence.broker_epoch = epoch
+        if not self._joined.done():
+            self._joined.set_result(epoch)
+        return self._machine.registered(session_id, epoch)
