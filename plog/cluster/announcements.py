@@ -9,19 +9,24 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 from plog.cluster.controller_context import ClusterContext, PartitionState
-from plog.cluster.controller_events import Effect, SendLeaderAndIsr, SendUpdateMetadata, Told
+from plog.cluster.controller_events import (
+    Effect,
+    PartitionUpdate,
+    SendLeaderAndIsr,
+    SendUpdateMetadata,
+)
 from plog.cluster.znodes import LEADER_DURING_DELETE
 from plog.types import TopicPartition
 
 
-def told_of(
+def updates_of(
     context: ClusterContext,
     partitions: Iterable[TopicPartition],
     new: Collection[TopicPartition] = (),
-) -> tuple[Told, ...]:
-    """Return what there is to tell of partitions; one without a state is not told at all."""
+) -> tuple[PartitionUpdate, ...]:
+    """Return the updates of partitions; those without a state are left out."""
     return tuple(
-        Told(
+        PartitionUpdate(
             partition,
             context.topics[partition.topic].topic_id,
             context.states[partition],
@@ -34,11 +39,11 @@ def told_of(
     )
 
 
-def told_as_deleted(context: ClusterContext, topic: str) -> tuple[Told, ...]:
+def updates_as_deleted(context: ClusterContext, topic: str) -> tuple[PartitionUpdate, ...]:
     """Return what makes brokers forget a topic: its partitions, led by nobody ever again."""
     nobody = PartitionState(LEADER_DURING_DELETE, 0, (), context.epoch, 0)
     return tuple(
-        Told(
+        PartitionUpdate(
             partition,
             context.topics[topic].topic_id,
             context.states.get(partition, nobody)._replace(leader=LEADER_DURING_DELETE),
@@ -49,12 +54,16 @@ def told_as_deleted(context: ClusterContext, topic: str) -> tuple[Told, ...]:
 
 
 def update_metadata(
-    context: ClusterContext, broker_ids: Iterable[int], told: tuple[Told, ...]
+    context: ClusterContext,
+    broker_ids: Iterable[int],
+    updates: tuple[PartitionUpdate, ...],
+    *,
+    is_full: bool = False,
 ) -> list[Effect]:
     """Tell brokers who is live, and about partitions if there are any to tell of."""
     to = tuple(sorted(broker_ids))
     live = tuple(context.brokers[one] for one in sorted(context.brokers))
-    return [SendUpdateMetadata(to, told, live)] if to else []
+    return [SendUpdateMetadata(to, updates, live, is_full)] if to else []
 
 
 def leader_and_isr(
@@ -64,9 +73,9 @@ def leader_and_isr(
     new: Collection[TopicPartition] = (),
 ) -> list[Effect]:
     """Tell a broker what it leads and follows, if it does."""
-    told = told_of(context, partitions, new)
-    if not told:
+    updates = updates_of(context, partitions, new)
+    if not updates:
         return []
-    leaders = {one.state.leader for one in told} & context.brokers.keys()
+    leaders = {one.state.leader for one in updates} & context.brokers.keys()
     live = tuple(context.brokers[one] for one in sorted(leaders))
-    return [SendLeaderAndIsr(broker_id, told, live)]
+    return [SendLeaderAndIsr(broker_id, updates, live)]

@@ -14,11 +14,11 @@ from typing import Final, TypeAlias
 from plog.cluster.controller_context import LiveBroker
 from plog.cluster.controller_events import (
     LeaderAndIsrAnswered,
+    PartitionUpdate,
     SendLeaderAndIsr,
     SendStopReplica,
     SendUpdateMetadata,
     StopReplicaAnswered,
-    Told,
 )
 from plog.cluster.znodes import Endpoint
 from plog.errors import ErrorCode
@@ -46,6 +46,11 @@ ControlResponse: TypeAlias = LeaderAndIsrResponse | UpdateMetadataResponse | Sto
 
 SECURITY_PROTOCOLS: Final = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL": 3}
 """Kafka's numbers for security protocols."""
+
+
+INCREMENTAL: Final = 1
+FULL: Final = 2
+"""Types of UpdateMetadata. Kafka's brokers look at it only if the sender is a KRaft controller."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,10 +88,10 @@ def leader_and_isr(
                         is_new=one.is_new,
                         leader_recovery_state=one.state.leader_recovery_state,
                     )
-                    for one in told
+                    for one in updates
                 ],
             )
-            for name, topic_id, told in _by_topic(send.partitions)
+            for name, topic_id, updates in _by_topic(send.partitions)
         ],
         live_leaders=[
             LeaderAndIsrLiveLeader(broker_id=broker.id, host_name=end.host, port=end.port)
@@ -102,6 +107,7 @@ def update_metadata(
     """Return the request that tells a broker about the cluster."""
     return UpdateMetadataRequest(
         controller_id=sender.controller_id,
+        type=FULL if send.is_full else INCREMENTAL,
         controller_epoch=sender.controller_epoch,
         broker_epoch=broker_epoch,
         topic_states=[
@@ -119,10 +125,10 @@ def update_metadata(
                         replicas=list(one.assignment.replicas),
                         offline_replicas=list(one.offline),
                     )
-                    for one in told
+                    for one in updates
                 ],
             )
-            for name, topic_id, told in _by_topic(send.partitions)
+            for name, topic_id, updates in _by_topic(send.partitions)
         ],
         live_brokers=[
             UpdateMetadataBroker(
@@ -196,9 +202,11 @@ def stop_replica_answered(broker: LiveBroker, response: StopReplicaResponse) -> 
     )
 
 
-def _by_topic(told: Iterable[Told]) -> list[tuple[str, uuid.UUID, list[Told]]]:
-    topics: dict[str, tuple[str, uuid.UUID, list[Told]]] = {}
-    for one in told:
+def _by_topic(
+    updates: Iterable[PartitionUpdate],
+) -> list[tuple[str, uuid.UUID, list[PartitionUpdate]]]:
+    topics: dict[str, tuple[str, uuid.UUID, list[PartitionUpdate]]] = {}
+    for one in updates:
         name = one.partition.topic
         topics.setdefault(name, (name, one.topic_id, []))[2].append(one)
     return list(topics.values())

@@ -32,7 +32,7 @@ class StateWrite(NamedTuple):
     expected_epoch: int | None
 
 
-class Told(NamedTuple):
+class PartitionUpdate(NamedTuple):
     """A partition as LeaderAndIsr and UpdateMetadata tell it."""
 
     partition: TopicPartition
@@ -152,6 +152,29 @@ class ShutdownAsked:
     token: int
 
 
+class ProposedIsr(NamedTuple):
+    """An in-sync set as a leader proposes it, over the state that the leader knows.
+
+    `broker_epochs`: those that the leader saw of its members, -1 where it does not know (KIP-903).
+    """
+
+    isr: tuple[int, ...]
+    broker_epochs: tuple[int, ...]
+    leader_epoch: int
+    partition_epoch: int
+    leader_recovery_state: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class IsrsProposed:
+    """A leader proposes in-sync sets (AlterPartition). The answer has the states that follow."""
+
+    broker_id: int
+    broker_epoch: int
+    isrs: Mapping[TopicPartition, ProposedIsr]
+    token: int
+
+
 @dataclass(frozen=True, slots=True)
 class BalanceTick:
     """Time to look whether preferred leaders should lead again."""
@@ -180,9 +203,13 @@ Event: TypeAlias = (
     | LogDirFailed
     | ElectionsAsked
     | ShutdownAsked
+    | IsrsProposed
     | BalanceTick
     | UncleanEnabled
 )
+
+
+Outcome: TypeAlias = ErrorCode | PartitionState
 
 
 # --- effects --------------------------------------------------------------------------------------
@@ -201,17 +228,21 @@ class SendLeaderAndIsr:
     """Tell a broker what it leads and follows. Answered by LeaderAndIsrAnswered, later."""
 
     broker_id: int
-    partitions: tuple[Told, ...]
+    partitions: tuple[PartitionUpdate, ...]
     live_leaders: tuple[LiveBroker, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class SendUpdateMetadata:
-    """Tell brokers about the cluster: all live brokers and some partitions."""
+    """Tell brokers about the cluster: all live brokers and some partitions, or all of them.
+
+    `is_full`: other partitions do not exist. A broker that was away has missed deletions.
+    """
 
     broker_ids: tuple[int, ...]
-    partitions: tuple[Told, ...]
+    partitions: tuple[PartitionUpdate, ...]
     live_brokers: tuple[LiveBroker, ...]
+    is_full: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,11 +306,12 @@ class CloseChannel:
 class Reply:
     """Answer to whoever holds the token: a code per partition, or one for the whole question.
 
-    To ShutdownAsked: the partitions that the broker still leads, each with NONE.
+    To ShutdownAsked: the partitions that the broker still leads, each with NONE. To IsrsProposed:
+    the state of a partition whose in-sync set is as proposed.
     """
 
     token: int
-    results: Mapping[TopicPartition, ErrorCode]
+    results: Mapping[TopicPartition, Outcome]
     error: ErrorCode = ErrorCode.NONE
 
 

@@ -1,7 +1,7 @@
 """The controller as a pure machine: events in, effects out.
 
 Owns every decision of the controller: who leads, who is in sync after a broker is
-lost, what each broker is told and in which order, when a topic's nodes may go. Does no
+lost, the announcements to each broker and their order, when a topic's nodes may go. Does no
 I/O and knows no clock; `controller.Controller` runs it on its thread, executes the
 effects in order and feeds back what became of them.
 
@@ -14,12 +14,17 @@ retry of its own.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 
-from plog.cluster.announcements import leader_and_isr, told_as_deleted, told_of, update_metadata
+from plog.cluster.announcements import (
+    leader_and_isr,
+    update_metadata,
+    updates_as_deleted,
+    updates_of,
+)
 from plog.cluster.controller_context import (
     ClusterContext,
     LiveBroker,
+    PartitionState,
     Topic,
 )
 from plog.cluster.controller_events import (
@@ -34,11 +39,13 @@ from plog.cluster.controller_events import (
     Event,
     Failover,
     Feed,
+    IsrsProposed,
     LeaderAndIsrAnswered,
     LoadTopics,
     LoadUnclean,
     LogDirFailed,
     OpenChannel,
+    PartitionUpdate,
     ReadDeletions,
     RemoveTopic,
     Reply,
@@ -47,7 +54,6 @@ from plog.cluster.controller_events import (
     StatesWritten,
     StateWrite,
     StopReplicaAnswered,
-    Told,
     TopicNamesRead,
     TopicRemoved,
     TopicsRead,
@@ -55,7 +61,8 @@ from plog.cluster.controller_events import (
     UncleanRead,
     WriteStates,
 )
-from plog.cluster.state_changes import assignments_of, elect, move_off, needed_write, still_led
+from plog.cluster.controller_questions import Questions
+from plog.cluster.state_changes import assignments_of, elect, needed_write
 from plog.cluster.topic_deletion import Phase, TopicDeletion
 from plog.errors import ErrorCode
 from plog.types import TopicPartition
@@ -64,21 +71,13 @@ EPOCH_DURING_DELETE = -2
 """Leader epoch of a StopReplica that belongs to a deletion: newer than any."""
 
 
-@dataclass(slots=True)
-class _Question:
-    """A token's question, while some of its writes are under way."""
-
-    ask: ElectionsAsked | ShutdownAsked
-    results: dict[TopicPartition, ErrorCode] = field(default_factory=dict)
-
-
 class ControllerMachine:
     """The active controller's decisions. Only its owner's thread may call it."""
 
     def __init__(self, context: ClusterContext) -> None:
         self.context = context
         self.deletions: dict[str, TopicDeletion] = {}
-        self._questions: dict[int, _Question] = {}
+        self._questions = Questions(context, self._is_kept)
 
     def on(self, event: Event) -> list[Effect]:
         """Take in what happened and return what is to be done, in this order."""
@@ -87,7 +86,7 @@ class ControllerMachine:
     # -- becoming the controller -------------------------------------------------------------
 
     def on_failover(self, event: Failover) -> list[Effect]:
-        """Tell everybody everything, brokers and partitions first, then mend what is broken."""
+        """Announce everything, brokers and partitions first, then mend broken states."""
         context = self.context
         effects: list[Effect] = [
             OpenChannel(context.brokers[one]) for one in sorted(context.brokers)
@@ -95,7 +94,8 @@ class ControllerMachine:
         unknown = event.deletions - context.topics.keys()
         self.deletions = {name: TopicDeletion(name) for name in event.deletions - unknown}
         # Before any LeaderAndIsr: a broker that becomes a follower must know its leader's address.
-        effects += self._tell_all(told_of(context, self._kept(context.partitions())))
+        everything = updates_of(context, self._kept(context.partitions()))
+        effects += update_metadata(context, context.brokers, everything, is_full=True)
         for broker_id in sorted(context.brokers):
             effects += self._everything_on(broker_id)
         effects += self._reconcile(context.partitions())
@@ -131,7 +131,7 @@ class ControllerMachine:
         if came:
             effects += self._brokers_came({one: event.brokers[one] for one in came})
         elif changed:
-            effects += self._tell_all(())
+            effects += self._update_all(())
         return effects
 
     def _brokers_lost(self, lost: Iterable[int]) -> list[Effect]:
@@ -144,7 +144,7 @@ class ControllerMachine:
                 deletion.on_broker_lost(broker_id)
         context.offline_replicas = {one for one in context.offline_replicas if one[0] not in gone}
         effects: list[Effect] = [CloseChannel(broker_id) for broker_id in sorted(gone)]
-        return effects + self._reconcile_and_tell(touched, always=True)
+        return effects + self._reconcile_and_announce(touched, always=True)
 
     def _brokers_came(self, came: Mapping[int, LiveBroker]) -> list[Effect]:
         context = self.context
@@ -153,14 +153,14 @@ class ControllerMachine:
         effects: list[Effect] = [OpenChannel(came[broker_id]) for broker_id in sorted(came)]
         effects += update_metadata(self.context, known, ())
         effects += update_metadata(
-            context, came, told_of(context, self._kept(context.partitions()))
+            context, came, updates_of(context, self._kept(context.partitions())), is_full=True
         )
         for broker_id in sorted(came):
             effects += self._everything_on(broker_id)
         # Their replicas are online again, as everybody should know.
         touched = self._replicated_on(came)
         if known:
-            effects += self._reconcile_and_tell(touched, always=False)
+            effects += self._reconcile_and_announce(touched, always=False)
         else:
             effects += self._reconcile(touched)
         return effects + self._resume_deletions()
@@ -189,7 +189,7 @@ class ControllerMachine:
                 changed.append(partition)
             if deletion := self.deletions.get(partition.topic):
                 deletion.on_usable(event.broker_id, partition)
-        effects = self._reconcile_and_tell(changed, always=False) if changed else []
+        effects = self._reconcile_and_announce(changed, always=False) if changed else []
         return effects + self._resume_deletions() if changed else effects
 
     # -- topics ------------------------------------------------------------------------------
@@ -224,7 +224,7 @@ class ControllerMachine:
     def _forget(self, name: str) -> list[Effect]:
         """Drop a topic whose nodes are gone without a deletion having run its course."""
         effects = update_metadata(
-            self.context, self.context.brokers, told_as_deleted(self.context, name)
+            self.context, self.context.brokers, updates_as_deleted(self.context, name)
         )
         if self.deletions.pop(name, None) is not None:
             # The request still exists: for no topic, or for the next one with this name.
@@ -254,7 +254,7 @@ class ControllerMachine:
                 continue
             if deletion.on_replicas_online(replicas):
                 effects += update_metadata(
-                    context, context.brokers, told_as_deleted(self.context, name)
+                    context, context.brokers, updates_as_deleted(self.context, name)
                 )
                 for delete in (False, True):
                     for broker_id in sorted({replica for replica, _ in replicas}):
@@ -305,38 +305,50 @@ class ControllerMachine:
         return [*effects, LoadUnclean(tuple(sorted(ask)))] if ask else effects
 
     def on_states_written(self, event: StatesWritten) -> list[Effect]:
-        """Announce what was written; think again about what was not."""
-        context = self.context
-        told: list[TopicPartition] = []
-        new: set[TopicPartition] = set()
-        for partition, state, expected in event.written:
-            if not context.knows(partition):
-                continue  # the topic went while its state was written
-            context.states[partition] = state
-            told.append(partition)
-            if expected is None:
-                new.add(partition)
-        effects: list[Effect] = []
-        for broker_id in sorted(context.brokers):
-            mine = [tp for tp in told if broker_id in context.assignment(tp).replicas]
-            effects += leader_and_isr(context, broker_id, mine, new)
-        if told:
-            effects += self._tell_all(told_of(context, told))
+        """Announce what was written, and what was found instead; think again about the latter."""
+        written: list[TopicPartition] = []
         again: list[TopicPartition] = []
+        has_new_epoch: set[TopicPartition] = set()
+        new: set[TopicPartition] = set()
+        for partition, state, _ in event.written:
+            if self.context.knows(partition):  # else the topic went while its state was written
+                written.append(partition)
+                self._take_in(partition, state, has_new_epoch, new)
         for partition, found in event.conflicts.items():
             # What we knew already cannot be why the write was refused: do not try for ever.
-            if context.knows(partition) and context.states.get(partition) != found:
+            if self.context.knows(partition) and self.context.states.get(partition) != found:
                 again.append(partition)
-                if found is None:
-                    del context.states[partition]
-                else:
-                    context.states[partition] = found
-        question = None if event.token is None else self._questions.get(event.token)
-        if event.token is None or question is None:
-            return effects + self._reconcile(again)
-        for partition in told:
-            question.results[partition] = ErrorCode.NONE
-        return effects + self._answer(question, event.token, again)
+                self._take_in(partition, found, has_new_epoch, new)
+        # What was found may be our own write, whose answer was lost: brokers do not know it yet.
+        announced = [one for one in [*written, *again] if one in self.context.states]
+        led = [one for one in announced if one in has_new_epoch]
+        effects: list[Effect] = []
+        for broker_id in sorted(self.context.brokers):
+            mine = [one for one in led if broker_id in self.context.assignment(one).replicas]
+            effects += leader_and_isr(self.context, broker_id, mine, new)
+        if announced:
+            effects += self._update_all(updates_of(self.context, announced))
+        if event.token is not None:
+            answered = self._questions.on_written(event.token, written, again)
+            if answered is not None:
+                return effects + answered
+        return effects + self._reconcile(again)
+
+    def _take_in(
+        self,
+        partition: TopicPartition,
+        state: PartitionState | None,
+        has_new_epoch: set[TopicPartition],
+        new: set[TopicPartition],
+    ) -> None:
+        known = self.context.states.pop(partition, None)
+        if state is None:
+            return
+        self.context.states[partition] = state
+        if known is None and state.controller_epoch == self.context.epoch:
+            new.add(partition)
+        if known is None or known.leader_epoch != state.leader_epoch:
+            has_new_epoch.add(partition)
 
     def on_unclean_read(self, event: UncleanRead) -> list[Effect]:
         """Elect out of sync where that is allowed; elsewhere write down that nobody leads."""
@@ -362,57 +374,27 @@ class ControllerMachine:
         asked = event.partitions
         if asked is None:
             asked = tuple(self._kept(self.context.partitions()))
-        return self._answer(_Question(event), event.token, asked)
+        return self._questions.ask(event, asked)
 
     def on_shutdown_asked(self, event: ShutdownAsked) -> list[Effect]:
         """Move leaderships off a broker that is about to stop."""
+        refused = self._refused(event)
+        if refused:
+            return refused
+        self.context.shutting_down.add(event.broker_id)
+        return self._questions.ask(event, tuple(self.context.partitions_on(event.broker_id)))
+
+    def on_isrs_proposed(self, event: IsrsProposed) -> list[Effect]:
+        """Take the in-sync sets that a leader proposes, or say why not."""
+        return self._refused(event) or self._questions.ask(event, tuple(event.isrs))
+
+    def _refused(self, event: ShutdownAsked | IsrsProposed) -> list[Effect]:
+        """Refuse a question of a broker that is not registered, or was registered again since."""
         if event.broker_id not in self.context.brokers:
             return [Reply(event.token, {}, ErrorCode.BROKER_NOT_AVAILABLE)]
         if not self._is_current(event.broker_id, event.broker_epoch):
             return [Reply(event.token, {}, ErrorCode.STALE_BROKER_EPOCH)]
-        self.context.shutting_down.add(event.broker_id)
-        return self._answer(
-            _Question(event), event.token, tuple(self.context.partitions_on(event.broker_id))
-        )
-
-    def _answer(
-        self, question: _Question, token: int | None, partitions: Iterable[TopicPartition]
-    ) -> list[Effect]:
-        """Write what is still to be written for a question; reply if that is nothing."""
-        writes = []
-        for partition in partitions:
-            decided = self._decide(question.ask, partition)
-            if isinstance(decided, StateWrite):
-                writes.append(decided)
-                # Stands if another writer gets in between and then nothing is left to do.
-                question.results[partition] = ErrorCode.INVALID_UPDATE_VERSION
-            elif decided is not None:
-                question.results[partition] = decided
-        if writes:
-            if token is not None:
-                self._questions[token] = question
-            return [WriteStates(tuple(writes), token)]
-        if token is None:
-            return []
-        self._questions.pop(token, None)
-        if isinstance(question.ask, ShutdownAsked):
-            return [
-                Reply(
-                    token,
-                    dict.fromkeys(still_led(self.context, question.ask.broker_id), ErrorCode.NONE),
-                )
-            ]
-        return [Reply(token, dict(question.results))]
-
-    def _decide(
-        self, ask: ElectionsAsked | ShutdownAsked, partition: TopicPartition
-    ) -> StateWrite | ErrorCode | None:
-        known = self.context.knows(partition) and partition.topic not in self.deletions
-        if isinstance(ask, ShutdownAsked):
-            return move_off(self.context, partition, ask.broker_id) if known else None
-        if not known:
-            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        return elect(self.context, partition, ask.election_type)
+        return []
 
     def on_balance_tick(self, event: BalanceTick) -> list[Effect]:
         """Give leads back where a broker leads too few of the partitions that prefer it."""
@@ -428,14 +410,14 @@ class ControllerMachine:
                 writes += [one for one in decided if isinstance(one, StateWrite)]
         return [WriteStates(tuple(writes))] if writes else []
 
-    # -- what brokers are told -----------------------------------------------------------------
+    # -- announcements ------------------------------------------------------------------------
 
     def _is_current(self, broker_id: int, broker_epoch: int) -> bool:
         broker = self.context.brokers.get(broker_id)
         return broker is not None and broker.epoch == broker_epoch
 
-    def _tell_all(self, told: tuple[Told, ...]) -> list[Effect]:
-        return update_metadata(self.context, self.context.brokers, told)
+    def _update_all(self, updates: tuple[PartitionUpdate, ...]) -> list[Effect]:
+        return update_metadata(self.context, self.context.brokers, updates)
 
     def _replicated_on(self, broker_ids: Iterable[int]) -> list[TopicPartition]:
         wanted, context = set(broker_ids), self.context
@@ -445,14 +427,17 @@ class ControllerMachine:
         partitions = self._kept(self.context.partitions_on(broker_id))
         return leader_and_isr(self.context, broker_id, partitions)
 
+    def _is_kept(self, partition: TopicPartition) -> bool:
+        return self.context.knows(partition) and partition.topic not in self.deletions
+
     def _kept(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
         """Leave out partitions of topics that are being deleted."""
         return [partition for partition in partitions if partition.topic not in self.deletions]
 
-    def _reconcile_and_tell(
+    def _reconcile_and_announce(
         self, partitions: Iterable[TopicPartition], *, always: bool
     ) -> list[Effect]:
-        """Reconcile; tell everybody of the partitions whose state stays but whose replicas changed.
+        """Reconcile; announce the partitions whose state stays but whose replicas changed.
 
         `always`: tell even if there is no such partition, because the live brokers changed.
         """
@@ -468,7 +453,7 @@ class ControllerMachine:
             tp for tp in self._kept(changed) if tp not in rewritten and tp in self.context.states
         ]
         if same or always:
-            effects = self._tell_all(told_of(self.context, same)) + effects
+            effects = self._update_all(updates_of(self.context, same)) + effects
         return effects
 
 
@@ -487,5 +472,6 @@ _HANDLERS: dict[type, Callable[..., list[Effect]]] = {
     LogDirFailed: ControllerMachine.on_log_dir_failed,
     ElectionsAsked: ControllerMachine.on_elections_asked,
     ShutdownAsked: ControllerMachine.on_shutdown_asked,
+    IsrsProposed: ControllerMachine.on_isrs_proposed,
     BalanceTick: ControllerMachine.on_balance_tick,
 }

@@ -71,6 +71,22 @@ class ControllerStore:
             return None
         return ControllerNode.decode(data).broker_id
 
+    def resume(self) -> bool:
+        """Take the role up again, if this session has it; return whether it has.
+
+        The answer to the election may have been lost, or the controller began again after a write
+        that failed. A node of an earlier session goes by itself.
+        """
+        try:
+            _, stat = self._store.get(znodes.CONTROLLER)
+        except NoNode:
+            return False
+        if stat.ephemeral_owner != self._store.session_id:
+            return False
+        # No other broker was elected since: its node would have replaced ours.
+        self.epoch, self._epoch_version = self._read_epoch()
+        return True
+
     def try_elect(self) -> int | None:
         """Try to become the controller; return who is."""
         epoch, version = self._read_epoch()
@@ -133,17 +149,18 @@ class ControllerStore:
     def read_brokers(self) -> dict[int, LiveBroker]:
         """Return the registered brokers."""
         brokers = {}
-        for name in self._store.children(znodes.BROKER_IDS):
-            try:
-                data, stat = self._store.get(join(znodes.BROKER_IDS, name))
-            except NoNode:
+        names = self._store.children(znodes.BROKER_IDS)
+        found = self._store.get_many([join(znodes.BROKER_IDS, name) for name in names])
+        for name, one in zip(names, found, strict=True):
+            if one is None:
                 continue  # gone since it was listed; the watch will say so
+            data, stat = one
             try:
-                node = BrokerNode.decode(data)
-            except MalformedNode as fault:
+                broker_id, node = int(name), BrokerNode.decode(data)
+            except (MalformedNode, ValueError) as fault:
                 log.error("ignoring broker %s: %s", name, fault)
                 continue
-            brokers[int(name)] = LiveBroker(int(name), stat.czxid, node.endpoints, node.rack)
+            brokers[broker_id] = LiveBroker(broker_id, stat.czxid, node.endpoints, node.rack)
         return brokers
 
     def topic_names(self) -> list[str]:
@@ -181,6 +198,17 @@ class ControllerStore:
         except NoNode:
             return None
         return PartitionState.of_node(PartitionStateNode.decode(data), stat.version)
+
+    def read_states(
+        self, partitions: Sequence[TopicPartition]
+    ) -> dict[TopicPartition, PartitionState]:
+        """Return the states of the partitions that have one. Many are asked for at a time."""
+        found = self._store.get_many([znodes.partition_state_path(one) for one in partitions])
+        return {
+            partition: PartitionState.of_node(PartitionStateNode.decode(one[0]), one[1].version)
+            for partition, one in zip(partitions, found, strict=True)
+            if one is not None
+        }
 
     def read_unclean(self, topics: Iterable[str], *, default: bool) -> dict[str, bool]:
         """Return which topics allow unclean elections."""

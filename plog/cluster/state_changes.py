@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from plog.cluster.controller_context import Assignment, ClusterContext, PartitionState
-from plog.cluster.controller_events import ElectionType, StateWrite
+from plog.cluster.controller_events import ElectionType, ProposedIsr, StateWrite
 from plog.cluster.elections import (
     Choice,
     elect_first,
@@ -20,7 +20,10 @@ from plog.cluster.elections import (
 )
 from plog.cluster.znodes import NO_LEADER, TopicNode
 from plog.errors import ErrorCode
-from plog.types import TopicPartition
+from plog.types import NO_EPOCH, TopicPartition
+
+RECOVERING = 1
+"""Leader recovery state after an unclean election (KIP-704)."""
 
 
 def needed_write(
@@ -101,6 +104,53 @@ def move_off(
         staying = tuple(one for one in state.isr if one != broker_id)
         return _change(context, partition, Choice(state.leader, staying))
     return None
+
+
+def accept_isr(
+    context: ClusterContext, partition: TopicPartition, broker_id: int, proposed: ProposedIsr
+) -> StateWrite | ErrorCode:
+    """Return the write of an in-sync set that a leader proposes, or why there is none.
+
+    The checks are Kafka's, in its order. NONE: the set is as proposed already.
+    """
+    state = context.states.get(partition)
+    if state is None or proposed.leader_epoch > state.leader_epoch:
+        return ErrorCode.NOT_CONTROLLER  # a later controller has written what the leader knows
+    if proposed.partition_epoch > state.partition_epoch:
+        return ErrorCode.NOT_CONTROLLER
+    if proposed.leader_epoch < state.leader_epoch:
+        return ErrorCode.FENCED_LEADER_EPOCH
+    if state.leader != broker_id:
+        return ErrorCode.INVALID_REQUEST
+    recovery = proposed.leader_recovery_state
+    if proposed.isr == state.isr and recovery == state.leader_recovery_state:
+        return ErrorCode.NONE
+    if proposed.partition_epoch < state.partition_epoch:
+        return ErrorCode.INVALID_UPDATE_VERSION
+    is_recovering = recovery == RECOVERING
+    if is_recovering and (len(proposed.isr) > 1 or state.leader_recovery_state != RECOVERING):
+        return ErrorCode.INVALID_REQUEST
+    replicas = context.assignment(partition).replicas
+    if broker_id not in proposed.isr or not set(proposed.isr) <= set(replicas):
+        return ErrorCode.INVALID_REQUEST
+    members = zip(proposed.isr, proposed.broker_epochs, strict=True)
+    if not all(_is_eligible(context, partition, *member) for member in members):
+        return ErrorCode.INELIGIBLE_REPLICA
+    changed = state._replace(
+        isr=proposed.isr,
+        controller_epoch=context.epoch,
+        partition_epoch=state.partition_epoch + 1,
+        leader_recovery_state=recovery,
+    )
+    return StateWrite(partition, changed, state.partition_epoch)
+
+
+def _is_eligible(
+    context: ClusterContext, partition: TopicPartition, broker_id: int, broker_epoch: int
+) -> bool:
+    if not context.is_online(broker_id, partition):
+        return False
+    return broker_epoch in (NO_EPOCH, context.brokers[broker_id].epoch)
 
 
 def still_led(context: ClusterContext, broker_id: int) -> list[TopicPartition]:

@@ -12,7 +12,7 @@ from plog.cluster.controller_context import PartitionState
 from plog.cluster.controller_events import StateWrite
 from plog.cluster.controller_store import WRITES_AT_ONCE, ControllerMoved, ControllerStore
 from plog.cluster.embedded_store import EmbeddedStore
-from plog.cluster.store import NodeExists
+from plog.cluster.store import NodeExists, Unreachable
 from plog.cluster.znodes import ControllerNode, TopicNode
 from plog.types import TopicPartition
 
@@ -71,6 +71,35 @@ def test_election_won_without_hearing_of_it_is_won(nodes, embedded, monkeypatch)
     assert nodes.epoch == 7
     monkeypatch.undo()
     nodes.delete_nodes(["/nothing"])  # the fence holds
+
+
+@pytest.mark.parametrize("is_done", [True, False])
+def test_election_without_an_answer_is_found_out_by_reading(
+    nodes, embedded, monkeypatch, is_done
+) -> None:
+    multi = embedded.multi
+
+    def no_answer(ops):
+        if is_done:
+            multi(ops)
+        raise Unreachable("no answer")
+
+    embedded.create("/controller_epoch", b"6")
+    monkeypatch.setattr(embedded, "multi", no_answer)
+    with pytest.raises(Unreachable):
+        nodes.try_elect()
+    monkeypatch.undo()
+    assert nodes.read_controller() == (0 if is_done else None)
+    assert nodes.resume() is is_done
+    if is_done:
+        assert nodes.epoch == 7
+        nodes.delete_nodes(["/nothing"])  # the fence holds
+
+
+def test_role_of_an_earlier_session_is_not_taken_up(nodes, embedded, monkeypatch) -> None:
+    nodes.try_elect()
+    monkeypatch.setattr(type(embedded), "session_id", embedded.session_id + 1)
+    assert not nodes.resume()
 
 
 def write(partition: TopicPartition, leader: int, expected: int | None) -> StateWrite:

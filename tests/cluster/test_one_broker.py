@@ -234,7 +234,7 @@ def test_request_to_delete_does_not_outlive_nodes_that_change_meanwhile(
     node.store.create(znodes.topic_path("a"), TopicNode(new_topic_id(), {0: (0, 1)}).encode())
     node.until(lambda snapshot: snapshot.has_leaders("a", 1))
     node.topics.delete("a")
-    eventually(lambda: "a" in node.controller._machine.deletions)
+    eventually(lambda: "a" in node.controller.loop.machine.deletions)
     change(node)
     eventually(lambda: node.store.children(znodes.DELETE_TOPICS) == [])
     assert (node.store.exists(znodes.topic_path("a")) is not None) == is_left
@@ -427,7 +427,7 @@ def test_a_thousand_partitions_all_get_leaders(start) -> None:
 
 def test_not_controller_is_what_questions_get_after_a_resignation(start) -> None:
     node = start()
-    node.controller._enqueue("", node.controller._resign)
+    node.controller._enqueue("", node.controller.loop.resign)
     with pytest.raises(NotController):
         node.controller.elect_leaders(ElectionType.PREFERRED, None).result(WAIT_S)
 

@@ -28,11 +28,15 @@ from plog.cluster.controller_events import (
     Event,
     Failover,
     Feed,
+    IsrsProposed,
     LeaderAndIsrAnswered,
     LoadTopics,
     LoadUnclean,
     LogDirFailed,
     OpenChannel,
+    Outcome,
+    PartitionUpdate,
+    ProposedIsr,
     ReadDeletions,
     RemoveTopic,
     Reply,
@@ -42,7 +46,6 @@ from plog.cluster.controller_events import (
     ShutdownAsked,
     StatesWritten,
     StopReplicaAnswered,
-    Told,
     TopicNamesRead,
     TopicRemoved,
     TopicsRead,
@@ -66,6 +69,7 @@ class ControllerScript:
         self.must_read_deletions = False
         self.machine: ControllerMachine | None = None
         self.token = 0
+        self.answer_is_lost = False
 
     def __call__(self, words: list[str]) -> list[str]:
         return getattr(self, "do_" + words[0].replace("-", "_"))(*words[1:])
@@ -166,6 +170,27 @@ class ControllerScript:
         number = int(epoch[0]) if epoch else self._epoch(broker)
         return self._feed(ShutdownAsked(int(broker), number, self.token))
 
+    def do_propose(self, broker: str, partition: str, *fields: str) -> list[str]:
+        """`propose 1 a-0 isr=1@11,0 epoch=0 version=0`: AlterPartition of the leader."""
+        self.token += 1
+        values = dict(one.split("=") for one in fields)
+        members = [one.partition("@") for one in values["isr"].split(",")]
+        proposed = ProposedIsr(
+            tuple(int(one) for one, _, _ in members),
+            tuple(int(epoch or -1) for _, _, epoch in members),
+            int(values["epoch"]),
+            int(values["version"]),
+            int(values.get("recovery", 0)),
+        )
+        number = int(values.get("broker-epoch", self._epoch(broker)))
+        isrs = {_partition(partition): proposed}
+        return self._feed(IsrsProposed(int(broker), number, isrs, self.token))
+
+    def do_lose_answer(self) -> list[str]:
+        """The answer to the next write is lost: it is done, and the controller finds a conflict."""
+        self.answer_is_lost = True
+        return []
+
     def do_tick(self, percentage: str) -> list[str]:
         return self._feed(BalanceTick(int(percentage)))
 
@@ -193,9 +218,12 @@ class ControllerScript:
     def _feed(self, event: Event) -> list[str]:
         assert self.machine is not None
         lines: list[str] = []
-        events = deque([event])
-        while events:
-            for effect in self.machine.on(events.popleft()):
+        events, later = deque([event]), deque[Event]()
+        while events or later:
+            for effect in self.machine.on((events or later).popleft()):
+                if isinstance(effect, Feed):
+                    later.append(effect.event)
+                    continue
                 line, answer = self._execute(effect)
                 lines += line
                 if answer is not None:
@@ -209,13 +237,13 @@ class ControllerScript:
         match effect:
             case WriteStates():
                 return self._write(effect)
-            case SendLeaderAndIsr(broker, told):
-                return [f"leader-and-isr -> {broker}", *map(_told, told)], None
-            case SendUpdateMetadata(brokers, told, live):
+            case SendLeaderAndIsr(broker, updates):
+                return [f"leader-and-isr -> {broker}", *map(_update_line, updates)], None
+            case SendUpdateMetadata(brokers, updates, live, is_full):
                 alive = _list(one.id for one in live)
                 return [
-                    f"update-metadata -> {_list(brokers)} live={alive}",
-                    *map(_told, told),
+                    f"update-metadata -> {_list(brokers)} live={alive}" + " full" * is_full,
+                    *map(_update_line, updates),
                 ], None
             case SendStopReplica(broker, partitions, epochs, delete):
                 which = " ".join(
@@ -243,10 +271,8 @@ class ControllerScript:
             case CloseChannel(broker_id):
                 return [f"close-channel {broker_id}"], None
             case Reply(token, results, error):
-                codes = " ".join(f"{tp}={code.name}" for tp, code in sorted(results.items()))
+                codes = " ".join(f"{tp}={_outcome(one)}" for tp, one in sorted(results.items()))
                 return [f"reply {token} {error.name} {codes}".rstrip()], None
-            case Feed(event):
-                return [], event
 
     def _write(self, effect: WriteStates) -> tuple[list[str], Event]:
         lines, written, conflicts = [], [], {}
@@ -258,13 +284,24 @@ class ControllerScript:
                 conflicts[write.partition] = found
                 continue
             self.states[write.partition] = write.state
-            written.append(write)
             lines.append(f"write {write.partition} {_state(write.state)}")
+            if self.answer_is_lost:
+                lines.append(f"conflict {write.partition}")
+                conflicts[write.partition] = write.state
+            else:
+                written.append(write)
+        self.answer_is_lost = False
         return lines, StatesWritten(tuple(written), conflicts, effect.token)
 
     def _remove(self, name: str) -> None:
         self.topics.pop(name, None)
         self.states = {tp: state for tp, state in self.states.items() if tp.topic != name}
+
+
+def _outcome(outcome: Outcome) -> str:
+    if isinstance(outcome, PartitionState):
+        return f"[{_state(outcome)}]"
+    return outcome.name
 
 
 def _state(state: PartitionState) -> str:
@@ -274,11 +311,13 @@ def _state(state: PartitionState) -> str:
     )
 
 
-def _told(told: Told) -> str:
-    line = f"  {told.partition} {_state(told.state)} replicas={_list(told.assignment.replicas)}"
-    if told.offline:
-        line += f" offline={_list(told.offline)}"
-    return line + (" new" if told.is_new else "")
+def _update_line(update: PartitionUpdate) -> str:
+    line = (
+        f"  {update.partition} {_state(update.state)} replicas={_list(update.assignment.replicas)}"
+    )
+    if update.offline:
+        line += f" offline={_list(update.offline)}"
+    return line + (" new" if update.is_new else "")
 
 
 def _list(numbers) -> str:
