@@ -13,8 +13,15 @@ from typing import Final, NamedTuple
 
 from plog.cluster.store import BadVersion, NodeExists, NoNode, Stat, Store
 from plog.cluster.store_follower import StoreFollower
-from plog.cluster.znodes import FEATURES, FeaturesNode, MalformedNode
-from plog.errors import InvalidRequest, InvalidUpdateVersion
+from plog.cluster.znodes import (
+    BROKER_IDS,
+    FEATURES,
+    BrokerNode,
+    FeaturesNode,
+    MalformedNode,
+    broker_path,
+)
+from plog.errors import ConfigError, InvalidRequest, InvalidUpdateVersion
 
 log = logging.getLogger(__name__)
 
@@ -76,13 +83,18 @@ class Features:
     """The features of the cluster, in step with the coordination store.
 
     A new cluster begins with the highest levels. `finalized` is safe from any thread; everything
-    else blocks on the store. Raises (constructor) StoreError.
+    else blocks on the store.
+
+    Raises (constructor):
+        ConfigError: the cluster uses a level that this broker does not support.
+        StoreError: the levels cannot be read or written.
     """
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._begin()
         self._finalized = _finalized(*self._read())
+        _check_supported(self._finalized.levels)
         self._follower = StoreFollower("features", self._refresh)
         self._watch = store.watch_data(FEATURES, self._follower.note_change)
         self._follower.start()  # it reads what was written before the watch stood
@@ -102,15 +114,17 @@ class Features:
 
         Raises:
             InvalidRequest: no such feature in force that is to be removed, or no level given.
-            InvalidUpdateVersion: the level is not supported, or goes another way than asked.
+            InvalidUpdateVersion: the level is not supported by every broker that is registered, or
+                goes another way than asked.
+            StoreError: the registrations cannot be read.
         """
-        _check(change, self._finalized.levels)
+        _check(change, self._finalized.levels, self._brokers())
 
     def update(self, change: Change) -> None:
         """Change one feature's level. Raises as `check`, StoreError."""
         while True:
             node, stat = self._read()
-            _check(change, _finalized(node, stat).levels)
+            _check(change, _finalized(node, stat).levels, self._brokers())
             stored = dict(node.levels) if node.is_enabled else {}
             stored[change.feature] = level = max(change.level, NO_LEVEL)
             levels = {
@@ -123,6 +137,16 @@ class Features:
             log.info("feature %s is now finalized at level %d", change.feature, level)
             self._refresh()
             return
+
+    def _brokers(self) -> Mapping[int, BrokerNode]:
+        """Return the registered brokers."""
+        ids = self._store.children(BROKER_IDS)
+        found = self._store.get_many([broker_path(int(name)) for name in ids])
+        return {
+            int(name): BrokerNode.decode(one[0])
+            for name, one in zip(ids, found, strict=True)
+            if one is not None
+        }
 
     def _begin(self) -> None:
         if self._store.exists(FEATURES) is not None:
@@ -161,7 +185,17 @@ def _finalized(node: FeaturesNode, stat: Stat) -> Finalized:
     )
 
 
-def _check(change: Change, levels: Mapping[str, int]) -> None:
+def _check_supported(levels: Mapping[str, int]) -> None:
+    for feature, level in levels.items():
+        supported = SUPPORTED.get(feature)
+        if supported is None or not supported.lowest <= level <= supported.highest:
+            raise ConfigError(
+                f"the cluster uses feature {feature} at level {level}, which this release does not"
+                " support: install a newer one, or lower the level (`plog features set --lower`)"
+            )
+
+
+def _check(change: Change, levels: Mapping[str, int], brokers: Mapping[int, BrokerNode]) -> None:
     feature, level, direction = change
     supported = SUPPORTED.get(feature)
     if supported is None:
@@ -175,6 +209,12 @@ def _check(change: Change, levels: Mapping[str, int]) -> None:
         raise InvalidUpdateVersion(
             f"{feature} can be at levels {supported.lowest} to {supported.highest}, not {level}"
         )
+    for broker_id, broker in sorted(brokers.items()):
+        lowest, highest = broker.features.get(feature, (NO_LEVEL, NO_LEVEL))
+        if level > highest or NO_LEVEL < level < lowest:
+            raise InvalidUpdateVersion(
+                f"broker {broker_id} supports {feature} at levels {lowest} to {highest} only"
+            )
     if level < now and direction is Direction.UP:
         raise InvalidUpdateVersion(
             f"{feature} is at level {now}; lowering it to {max(level, NO_LEVEL)}"

@@ -207,6 +207,8 @@ class BrokerNode:
     timestamp_ms: int
     rack: str | None = None
     jmx_port: int = -1
+    features: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    """The lowest and the highest level of each feature that the broker supports."""
 
     def encode(self) -> bytes:
         """Return version 5, that of IBP 2.7 and newer."""
@@ -224,7 +226,11 @@ class BrokerNode:
         }
         if self.rack is not None:
             fields["rack"] = self.rack
-        return _encode(fields | {"features": {}})
+        features = {
+            name: {"min_version": lowest, "max_version": highest}
+            for name, (lowest, highest) in self.features.items()
+        }
+        return _encode(fields | {"features": features})
 
     @staticmethod
     def decode(data: bytes) -> BrokerNode:
@@ -237,8 +243,16 @@ class BrokerNode:
             else:
                 protocols = fields.get("listener_security_protocol_map", {})
                 endpoints = tuple(Endpoint.parse(text, protocols) for text in fields["endpoints"])
+            features = {
+                name: (int(levels["min_version"]), int(levels["max_version"]))
+                for name, levels in fields.get("features", {}).items()
+            }
             return BrokerNode(
-                endpoints, int(fields["timestamp"]), fields.get("rack"), fields["jmx_port"]
+                endpoints,
+                int(fields["timestamp"]),
+                fields.get("rack"),
+                fields["jmx_port"],
+                features,
             )
 
 

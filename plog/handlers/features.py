@@ -32,7 +32,7 @@ async def update_features(ctx: Context, request: UpdateFeaturesRequest) -> Updat
     refusals: dict[str, KafkaError] = {}
     for one in request.feature_updates:
         try:
-            ctx.services.features.check(_change(ctx, one))
+            await ctx.in_thread(ctx.services.features.check, _change(ctx, one))
         except KafkaError as refusal:
             refusals[one.feature] = refusal
     if ctx.version >= TOGETHER_SINCE and refusals:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from plog.cluster.broker_registration import create_persistent_paths
 from plog.cluster.features import (
     GROUP_VERSION,
     SUPPORTED,
@@ -15,8 +16,14 @@ from plog.cluster.features import (
     Features,
 )
 from plog.cluster.store import Store
-from plog.cluster.znodes import FEATURES, FeaturesNode
-from plog.errors import ErrorCode, KafkaError
+from plog.cluster.znodes import (
+    FEATURES,
+    BrokerNode,
+    Endpoint,
+    FeaturesNode,
+    broker_path,
+)
+from plog.errors import ConfigError, ErrorCode, InvalidUpdateVersion, KafkaError
 from tests.waiting import until
 
 HIGHEST = SUPPORTED[TRANSACTION_VERSION].highest
@@ -24,6 +31,7 @@ HIGHEST = SUPPORTED[TRANSACTION_VERSION].highest
 
 @pytest.fixture
 def features(store: Store) -> Iterator[Features]:
+    create_persistent_paths(store)
     made = Features(store)
     yield made
     made.stop()
@@ -121,3 +129,36 @@ def test_what_another_broker_changes_is_heard_of(store: Store, features: Feature
     other.update(to(2))
     until(lambda: features.finalized.levels == {TRANSACTION_VERSION: 2, GROUP_VERSION: 1})
     other.stop()
+
+
+def register(store: Store, broker_id: int, levels: dict[str, tuple[int, int]]) -> None:
+    node = BrokerNode((Endpoint("PLAINTEXT", "127.0.0.1", 9092),), 0, features=levels)
+    store.create(broker_path(broker_id), node.encode(), ephemeral=True)
+
+
+@pytest.mark.parametrize(
+    ("other", "highest"),
+    [({TRANSACTION_VERSION: (0, 1)}, 1), ({TRANSACTION_VERSION: (0, 2)}, 2), ({}, 0)],
+)
+def test_level_is_one_that_every_broker_supports(
+    store: Store, features: Features, other: dict[str, tuple[int, int]], highest: int
+) -> None:
+    features.update(to(0, Direction.DOWN))
+    register(store, 1, dict(SUPPORTED))
+    register(store, 2, other)
+    for level in (1, 2):
+        if level <= highest:
+            features.update(to(level))
+            continue
+        for ask in (features.check, features.update):
+            with pytest.raises(InvalidUpdateVersion, match=f"broker 2 supports .* 0 to {highest} "):
+                ask(to(level))
+
+
+@pytest.mark.parametrize("levels", [{TRANSACTION_VERSION: HIGHEST + 1}, {"of.tomorrow": 1}])
+def test_broker_does_not_join_a_cluster_that_uses_what_it_lacks(
+    store: Store, levels: dict[str, int]
+) -> None:
+    store.create(FEATURES, FeaturesNode(levels).encode())
+    with pytest.raises(ConfigError, match=f"the cluster uses feature {next(iter(levels))} at"):
+        Features(store)

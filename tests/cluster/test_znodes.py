@@ -28,8 +28,8 @@ TEXTS = [
     (znodes.encode_controller_epoch(1), "1"),
     (znodes.encode_cluster_id("abcdefghijklmnopqrstuv"), '{"version":"1","id":"abcdefghijklmnopqrstuv"}'),
     (
-        BrokerNode((Endpoint("PLAINTEXT", "h", 9092),), 1700000000000, "r1").encode(),
-        '{"version":5,"host":"h","port":9092,"jmx_port":-1,"timestamp":"1700000000000","endpoints":["PLAINTEXT://h:9092"],"listener_security_protocol_map":{"PLAINTEXT":"PLAINTEXT"},"rack":"r1","features":{}}',
+        BrokerNode((Endpoint("PLAINTEXT", "h", 9092),), 1700000000000, "r1", features={"transaction.version": (0, 2)}).encode(),
+        '{"version":5,"host":"h","port":9092,"jmx_port":-1,"timestamp":"1700000000000","endpoints":["PLAINTEXT://h:9092"],"listener_security_protocol_map":{"PLAINTEXT":"PLAINTEXT"},"rack":"r1","features":{"transaction.version":{"min_version":0,"max_version":2}}}',
     ),
     (
         BrokerNode((Endpoint("IN", "::1", 9093, "SSL"),), 1).encode(),
