@@ -203,6 +203,9 @@ class EmbeddedStore(Store):
             self._check_open()
             return self._tree.exists(path)
 
+    def sync(self) -> None:
+        """See `Store.sync`: a read sees every write."""
+
     def children(self, path: str) -> list[str]:
         """See `Store.children`."""
         with self._lock:

@@ -18,6 +18,7 @@ import logging
 import os
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,6 +28,7 @@ from plog.cluster.store import CreateOp, DeleteOp, Op, SetOp, Store, join
 from plog.cluster.store_copy import FILE_NAME
 from plog.cluster.store_rebuild import broker_id_of_topics
 from plog.cluster.znodes import TOPICS, MalformedNode, TopicNode, topic_path
+from plog.errors import KafkaStorageError
 from plog.runtime.clock import Clock
 from plog.storage.filesystem import Filesystem
 from plog.storage.log_dir import (
@@ -135,12 +137,13 @@ class FoundLogDirs(NamedTuple):
 
 
 def find_log_dirs(
-    fs: Filesystem, paths: Sequence[Path], *, broker_id: int, clock: Clock
+    fs: Filesystem, paths: Sequence[Path], *, broker_id: int, clock: Clock, is_shared: bool
 ) -> FoundLogDirs:
     """Lock the directories of a broker, but for those whose disk is not mounted.
 
     Args:
         broker_id: whose they must be; -1 for anyone's.
+        is_shared: the store is elsewhere; new directories wait for `add_new_log_dirs`.
 
     Raises:
         InconsistentLogDirs: one is named twice, in use, another broker's or a copy of another.
@@ -151,15 +154,52 @@ def find_log_dirs(
     known, found = _look(fs, paths)
     first = known or paths  # where every directory is new there is nothing to miss
     found = _locked(found, fs, first, broker_id)
-    if len(first) < len(paths):
+    if len(first) < len(paths) and not is_shared:
         try:
-            found = found._replace(unmounted=_unmounted(found, broker_id, clock))
+            unmounted = _unmounted(found, broker_id, clock)
         except BaseException:
             found.unlock()
             raise
-        rest = [path for path in paths if path not in first and path not in found.unmounted]
-        found = _locked(found, fs, rest, broker_id)
+        found = _with_new_ones(fs, found, unmounted, broker_id)
     return found
+
+
+def add_new_log_dirs(
+    fs: Filesystem, found: FoundLogDirs, store: Store, *, broker_id: int
+) -> FoundLogDirs:
+    """Lock the new directories too, once a shared store says which are places of missing ones.
+
+    These are unlocked, if they were locked as those of a new broker. Where all are missing and the
+    broker has no partition, a new host has taken the place of one, and the missing are forgotten.
+
+    Raises:
+        InconsistentLogDirs: as `find_log_dirs`; no lock is held then.
+        KafkaStorageError: the same; or every directory is missing, with the broker's partitions.
+        StoreError: the store cannot be read or written.
+    """
+    unmounted = _unmounted_by(store, broker_id, found)
+    if len(unmounted) == len(found.paths):
+        if absent_partitions(store, broker_id, found):
+            raise KafkaStorageError(
+                f"the log directories are empty, but broker {broker_id} has partitions in this"
+                f" cluster: mount {', '.join(map(str, unmounted))}. If their data is lost, run"
+                " `plog log-dirs --forget` for each, or give the broker another broker.id"
+            )
+        forget_log_dirs(store, broker_id, unmounted.values())
+        return found
+    for log_dir in found.locked:
+        if log_dir.path in unmounted:
+            log_dir.unlock()
+    locked = [log_dir for log_dir in found.locked if log_dir.path not in unmounted]
+    return _with_new_ones(fs, found._replace(locked=locked), unmounted, broker_id)
+
+
+def _with_new_ones(
+    fs: Filesystem, found: FoundLogDirs, unmounted: Mapping[Path, uuid.UUID], broker_id: int
+) -> FoundLogDirs:
+    held = {log_dir.path for log_dir in found.locked}
+    rest = [path for path in found.paths if path not in held and path not in unmounted]
+    return _locked(found._replace(unmounted=unmounted), fs, rest, broker_id)
 
 
 def find_known_log_dirs(
@@ -224,16 +264,17 @@ def _unmounted(found: FoundLogDirs, broker_id: int, clock: Clock) -> dict[Path, 
     if not copies:
         return {}
     store = EmbeddedStore(copies, clock=clock, elsewhere=found.unusable())
-    try:
+    with closing(store):
         known = known_broker_id(store, broker_id, found.identity)
-        if known is None:
-            return {}
-        registered = registered_log_dirs(store, known)
-        if not registered and absent_partitions(store, known, found):
-            # Of a release that knew no ids. Any of them may be a disk's that was there.
-            return {path: new_directory_id() for path in found.nobodys}
-    finally:
-        store.close()
+        return {} if known is None else _unmounted_by(store, known, found)
+
+
+def _unmounted_by(store: Store, broker_id: int, found: FoundLogDirs) -> dict[Path, uuid.UUID]:
+    registered = registered_log_dirs(store, broker_id)
+    never_registered = store.exists(join(LOG_DIRS, str(broker_id))) is None
+    if never_registered and absent_partitions(store, broker_id, found):
+        # Of a release that knew no ids. Any of them may be a disk's that was there.
+        return {path: new_directory_id() for path in found.nobodys}
     missing, _ = judge(registered, found)
     by_place = {place.resolve(): one for one, place in missing.items()}
     return {p: by_place[p.resolve()] for p in found.nobodys if p.resolve() in by_place}

@@ -190,6 +190,10 @@ class Store(ABC):
     def children(self, path: str) -> list[str]:
         """Return the names (not paths) of a node's children, sorted, or raise NoNode."""
 
+    @abstractmethod
+    def sync(self) -> None:
+        """Have reads from now on see all that was written before, by whichever broker."""
+
     def get_many(self, paths: Sequence[str]) -> list[tuple[bytes, Stat] | None]:
         """Return data and stat of each node, None where there is none."""
         return [self._get_or_none(path) for path in paths]

@@ -4,7 +4,7 @@ Owns the session, and what the answers of the servers mean: an operation without
 outcome (`Unreachable`); reads are tried again. A session that expired is followed by a new one.
 Never decides what the nodes mean. `zookeeper_watches` keeps the watches armed.
 
-Threads: kazoo's two; nothing waits for an answer there. Callbacks run on the watches' thread.
+Threads: kazoo's three; nothing waits for an answer there. Callbacks run on the watches' thread.
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from kazoo import exceptions as zk
 from kazoo.client import KazooClient, KazooState
 from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.protocol.states import ZnodeStat
 from kazoo.retry import KazooRetry
+from kazoo.security import ACL, CREATOR_ALL_ACL, READ_ACL_UNSAFE
 
 from plog.cluster.store import (
     BadVersion,
@@ -45,13 +46,18 @@ from plog.cluster.store import (
     check_path,
 )
 from plog.cluster.zookeeper_watches import ZooKeeperWatches
+from plog.settings.definitions import BrokerSettings
 
 log = logging.getLogger(__name__)
 
+_quiet = logging.getLogger("plog.cluster.kazoo")
+_quiet.setLevel(logging.ERROR)
+"""kazoo's own lines: one for each attempt to connect. The store says what matters of them."""
+
 T = TypeVar("T")
 
-AT_ONCE = 500
-"""Reads that are asked before the first answer."""
+AT_ONCE = 200
+"""Reads that are asked before the first answer; kazoo takes 278 while it connects again."""
 RECONNECT_S = 0.1
 PAUSE_S = 0.05
 MAX_PAUSE_S = 1.0
@@ -85,6 +91,36 @@ class Session(NamedTuple):
     password: bytes
 
 
+class Access(NamedTuple):
+    """The user that a broker is to ZooKeeper, and the rights to its nodes."""
+
+    digest: str = ""
+    """User and password, user:password; empty: no user."""
+    protects_nodes: bool = False
+    """Only this user may change the nodes that it creates; others may read them."""
+
+    @classmethod
+    def of(cls, settings: BrokerSettings) -> Access:
+        """Return what a broker's settings say."""
+        digest = settings.zookeeper_digest
+        return cls("" if digest is None else digest.reveal(), settings.zookeeper_set_acl)
+
+    @property
+    def auth(self) -> list[tuple[str, str]]:
+        """What kazoo authenticates by."""
+        return [("digest", self.digest)] if self.digest else []
+
+    @property
+    def acl(self) -> list[ACL] | None:
+        """The rights that new nodes get; None: every client may do everything."""
+        if not self.protects_nodes:
+            return None
+        return [*CREATOR_ALL_ACL, *READ_ACL_UNSAFE]
+
+
+OPEN: Final = Access()
+
+
 class ZooKeeperStore(Store):
     """A `Store` that other brokers share.
 
@@ -92,7 +128,8 @@ class ZooKeeperStore(Store):
         connect: `zookeeper.connect`: hosts with ports, and the path below which the nodes are.
         session_timeout_ms: how long the servers keep a session that is silent.
         connection_timeout_ms: how long the constructor waits for the first connection.
-        digest: user and password, for digest authentication.
+        access: the user that the broker is to the servers.
+        makes_root: create the path of `connect`; otherwise it may be missing.
 
     Raises (on construction):
         Unreachable: no server answered in time.
@@ -104,21 +141,34 @@ class ZooKeeperStore(Store):
         *,
         session_timeout_ms: int = 18_000,
         connection_timeout_ms: int = 18_000,
-        digest: tuple[str, str] | None = None,
+        access: Access = OPEN,
+        makes_root: bool = True,
     ) -> None:
         self._connect = connect
         self._timeout_s = session_timeout_ms / 1000
-        auth = [] if digest is None else [("digest", ":".join(digest))]
         hosts, slash, root = connect.partition("/")
-        self._client = _client(hosts, self._timeout_s, auth)
+        self._client = _client(hosts, self._timeout_s, access)
         self._closed = threading.Event()
+        self._may_ask = threading.Event()
+        """Set while there is a connection, and once there is none any more.
+
+        kazoo would take requests without one, and block its caller after some hundreds.
+        """
         self._watches = ZooKeeperWatches(self._client, self._reading)
         self._client.add_listener(self._on_state)
         self._start(connection_timeout_ms / 1000)
         if slash and root:
-            with self._errors():
-                self._client.ensure_path(f"/{root}")
+            if makes_root:
+                self._make_root(f"/{root}")
             self._client.chroot = f"/{root}"
+
+    def _make_root(self, root: str) -> None:
+        try:
+            with self._errors(root):
+                self._client.ensure_path(root)
+        except StoreError:
+            self.close()
+            raise
 
     def _start(self, within_s: float) -> None:
         try:
@@ -126,6 +176,11 @@ class ZooKeeperStore(Store):
         except KazooTimeoutError:
             self.close()
             raise Unreachable(f"no ZooKeeper answers at {self._connect}") from None
+
+    @property
+    def session_timeout_ms(self) -> int:
+        """How long the servers keep a session that is silent."""
+        return round(self._timeout_s * 1000)
 
     @property
     def session_id(self) -> int:
@@ -153,8 +208,10 @@ class ZooKeeperStore(Store):
                     asked.delete(path, version)
                 case CheckOp(path, version):
                     asked.check(path, version)
+        until = time.monotonic() + self._timeout_s
+        self._await_connection(until)
         with self._errors():
-            results = asked.commit_async().get(timeout=self._timeout_s)
+            results = asked.commit_async().get(timeout=max(until - time.monotonic(), PAUSE_S))
         _raise_first(ops, results)
         return [_result(op, result) for op, result in zip(ops, results, strict=True)]
 
@@ -168,6 +225,7 @@ class ZooKeeperStore(Store):
         found: list[tuple[bytes, Stat] | None] = []
         for begin in range(0, len(paths), AT_ONCE):
             piece = paths[begin : begin + AT_ONCE]
+            self._await_connection(time.monotonic() + self._timeout_s)
             asked = [self._client.get_async(path) for path in piece]
             for path, answer in zip(piece, asked, strict=True):
                 found.append(self._answer_or_none(path, answer))
@@ -183,6 +241,10 @@ class ZooKeeperStore(Store):
             return self._get_or_none(path)  # which tries again
         return data, _stat(stat)
 
+    def sync(self) -> None:
+        """See `Store.sync`: a server may be behind the others."""
+        self._reading(lambda: self._client.sync_async("/"), "/")
+
     def exists(self, path: str) -> Stat | None:
         """See `Store.exists`."""
         found = self._reading(lambda: self._client.exists_async(path), path)
@@ -197,6 +259,7 @@ class ZooKeeperStore(Store):
         until = time.monotonic() + self._timeout_s
         pause_s = PAUSE_S
         while True:
+            self._await_connection(until)
             left_s = until - time.monotonic()
             try:
                 with self._errors(path):
@@ -206,6 +269,11 @@ class ZooKeeperStore(Store):
                     raise
                 pause_s = min(2 * pause_s, MAX_PAUSE_S)
 
+    def _await_connection(self, until: float) -> None:
+        """Wait for a connection, or for the end of the store. Raises Unreachable."""
+        if not self._may_ask.wait(max(until - time.monotonic(), 0)):
+            raise Unreachable(f"no connection to ZooKeeper at {self._connect}")
+
     @contextmanager
     def _errors(self, what: str = "") -> Iterator[None]:
         try:
@@ -213,7 +281,7 @@ class ZooKeeperStore(Store):
         except tuple(ERRORS) as error:
             raise self._error(error, what) from error
         except zk.ZookeeperError as error:
-            raise StoreError(f"ZooKeeper: {type(error).__name__} {what}") from error
+            raise _unforeseen(error, what) from error
 
     def _error(self, error: Exception, what: str) -> StoreError:
         for kind, meaning in ERRORS.items():
@@ -243,13 +311,30 @@ class ZooKeeperStore(Store):
 
     def _on_state(self, state: KazooState) -> None:
         # On kazoo's thread: nothing may wait here.
+        if state == KazooState.CONNECTED:
+            self._may_ask.set()
+        elif not self._closed.is_set():
+            self._may_ask.clear()
+        if not self._closed.is_set():
+            self._log_state(state)
         self._watches.note_session(SESSION_EVENTS[state])
+
+    def _log_state(self, state: KazooState) -> None:
+        match state:
+            case KazooState.SUSPENDED:
+                log.warning("no connection to ZooKeeper at %s", self._connect)
+            case KazooState.LOST:
+                log.warning("the session with ZooKeeper at %s is over", self._connect)
+            case KazooState.CONNECTED:
+                number = (self._client.client_id or (0,))[0]
+                log.info("connected to ZooKeeper at %s, session %#x", self._connect, number)
 
     def close(self) -> None:
         """See `Store.close`."""
         if self._closed.is_set():
             return
         self._closed.set()
+        self._may_ask.set()  # callers that wait hear that the session is over
         self._watches.stop()
         self._client.stop()
         self._client.close()
@@ -264,7 +349,7 @@ def end_session(connect: str, session: Session, *, within_s: float) -> bool:
         Unreachable: no server answered in time.
     """
     hosts = connect.partition("/")[0]
-    client = _client(hosts, within_s, [], (session.id, session.password))
+    client = _client(hosts, within_s, session=(session.id, session.password))
     lost = threading.Event()
     client.add_listener(lambda state: lost.set() if state == KazooState.LOST else None)
     try:
@@ -280,7 +365,7 @@ def end_session(connect: str, session: Session, *, within_s: float) -> bool:
 def _client(
     hosts: str,
     timeout_s: float,
-    auth: list[tuple[str, str]],
+    access: Access = OPEN,
     session: tuple[int, bytes] | None = None,
 ) -> KazooClient:
     forever = KazooRetry(max_tries=-1, delay=RECONNECT_S, max_delay=1.0)
@@ -288,18 +373,26 @@ def _client(
         hosts=hosts,
         timeout=timeout_s,
         client_id=session,
-        auth_data=auth,
+        auth_data=access.auth,
+        default_acl=access.acl,
         connection_retry=forever,
-        logger=logging.getLogger("kazoo"),
+        logger=_quiet,
     )
+
+
+def _unforeseen(error: Exception, path: str) -> StoreError:
+    if isinstance(error, zk.NoAuthError):
+        return StoreError(f"ZooKeeper refuses this broker {path}: check zookeeper.digest")
+    return StoreError(f"ZooKeeper: {type(error).__name__} {path}")
 
 
 def _raise_first(ops: Sequence[Op], results: Sequence[Any]) -> None:
     """Raise the error of the operation that failed, if one did."""
     for index, result in enumerate(results):
         if isinstance(result, Exception) and not isinstance(result, ROLLED_BACK):
-            meaning = ERRORS.get(type(result), StoreError)
-            error = meaning(ops[index].path if meaning is not StoreError else str(result))
+            meaning = ERRORS.get(type(result))
+            path = ops[index].path
+            error = _unforeseen(result, path) if meaning is None else meaning(path)
             error.op_index = index
             raise error
 

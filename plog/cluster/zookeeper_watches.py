@@ -44,7 +44,7 @@ CHANGES = {
 
 
 class Key(NamedTuple):
-    """What is watched: a node, or the children of one."""
+    """The target of a watch: a node, or its children."""
 
     path: str
     of_children: bool
@@ -58,7 +58,7 @@ class Known(NamedTuple):
 
 
 class _Place:
-    """Whoever watches the same thing, and what was known of it last."""
+    """The watches of one target, and its last known state."""
 
     def __init__(self) -> None:
         self.callbacks: dict[_Armed, DataCallback] = {}
@@ -87,6 +87,7 @@ class ZooKeeperWatches:
         self._client = client
         self._reading = reading
         self._lock = threading.Lock()
+        self._is_stopped = False
         self._places: dict[Key, _Place] = {}
         self._sessions: dict[_Armed, SessionCallback] = {}
         self._todo: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
@@ -106,7 +107,10 @@ class ZooKeeperWatches:
     def _add(self, key: Key, callback: DataCallback) -> Watch:
         done: Future[None] = Future()
         watch = _Armed(lambda one: self._drop(key, one))
-        self._todo.put(lambda: self._begin(key, watch, callback, done))
+        with self._lock:
+            if self._is_stopped:
+                raise SessionLost("the store is closed")
+            self._todo.put(lambda: self._begin(key, watch, callback, done))
         done.result()
         return watch
 
@@ -117,7 +121,7 @@ class ZooKeeperWatches:
                 return
             place.callbacks.pop(watch, None)
             if not place.callbacks:
-                del self._places[key]  # ZooKeeper's own reports once more, to nobody
+                del self._places[key]  # ZooKeeper's own reports once more, in vain
 
     def session(self, callback: SessionCallback) -> Watch:
         """Report what becomes of the session."""
@@ -133,8 +137,10 @@ class ZooKeeperWatches:
         self._todo.put(lambda: self._on_session(event))
 
     def stop(self) -> None:
-        """End the thread; what is still to be reported is not."""
-        self._todo.put(None)
+        """End the thread. Callers that wait for a watch get it, or an error."""
+        with self._lock:
+            self._is_stopped = True
+            self._todo.put(None)
         if threading.current_thread() is not self._thread:
             self._thread.join()
 
@@ -142,7 +148,10 @@ class ZooKeeperWatches:
 
     def _run(self) -> None:
         while (call := self._todo.get()) is not None:
-            call()
+            try:
+                call()
+            except Exception:
+                log.exception("a watch failed")
 
     def _begin(self, key: Key, watch: _Armed, callback: DataCallback, done: Future[None]) -> None:
         with self._lock:
@@ -191,7 +200,8 @@ class ZooKeeperWatches:
         before = place.known
         try:
             place.known = self._arm(key, place)
-        except (Unreachable, SessionLost):
+        except StoreError as error:
+            log.debug("cannot watch %s: %s", key.path, error)
             return  # all are armed when a connection is back
         if key.of_children:
             self._tell(place, [WatchEvent(Change.CHILDREN, key.path)])
@@ -221,6 +231,9 @@ class ZooKeeperWatches:
                 place.known = self._arm(key, place)
             except (Unreachable, SessionLost):
                 return  # the connection is gone again
+            except StoreError as error:
+                log.error("cannot watch %s: %s", key.path, error)
+                continue
             changes = _between(before, place.known)
             if key.of_children and changes:
                 changes = [Change.CHILDREN]

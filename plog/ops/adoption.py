@@ -89,9 +89,9 @@ def adopt(settings: BrokerSettings, zookeeper: str) -> list[Carried]:
         zookeeper: like zookeeper.connect: host:port, separated by commas, then a chroot.
 
     Raises:
-        AdoptionError: ZooKeeper does not respond, has no cluster or another one, or has running
-            brokers; a log directory cannot be used, or none has a partition; partitions of this
-            broker are missing, or have replicas on other brokers.
+        AdoptionError: zookeeper.connect is set. Or the given ZooKeeper does not respond, has no
+            cluster or another one, or has running brokers; a log directory cannot be used, or none
+            has a partition; partitions of this broker are missing, or have replicas on others.
         InconsistentLogDirs: a directory is in use, or another broker's, or a KRaft broker's.
         KafkaStorageError: no log directory can be used.
         StoreError: the store cannot be written.
@@ -338,10 +338,17 @@ class _Stopped(NamedTuple):
 @contextmanager
 def _locked(settings: BrokerSettings) -> Iterator[_Stopped]:
     """Lock all log directories."""
+    if settings.zookeeper_connect is not None:
+        raise AdoptionError(
+            "zookeeper.connect is set, but only a broker that runs alone can adopt or give back:"
+            " remove the key, and move the adopted store with plog move-store afterwards"
+        )
     paths = [Path(text).absolute() for text in settings.log_dirs]
     clock = SystemClock()
     with held(
-        find_log_dirs(Filesystem(), paths, broker_id=settings.broker_id, clock=clock)
+        find_log_dirs(
+            Filesystem(), paths, broker_id=settings.broker_id, clock=clock, is_shared=False
+        )
     ) as found:
         if found.unmounted:
             raise AdoptionError(

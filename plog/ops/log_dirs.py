@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import shutil
 import uuid
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
 from enum import Enum
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
+from plog.cluster.broker_registration import read_cluster_id
+from plog.cluster.cluster_store import check_no_embedded_store, shared_store
 from plog.cluster.known_log_dirs import (
     FoundLogDirs,
     absent_partitions,
@@ -28,11 +30,15 @@ from plog.cluster.known_log_dirs import (
 )
 from plog.cluster.store import Store, StoreError
 from plog.cluster.store_copy import FILE_NAME, StoreCopy
+from plog.cluster.znodes import CLUSTER_ID, broker_path
 from plog.errors import PlogError
 from plog.ops.stopped_broker import held, opened_store
 from plog.settings.definitions import BrokerSettings
 from plog.storage.filesystem import Filesystem
 from plog.types import TopicPartition, uuid_to_text
+
+LOOK_MS = 3_000
+"""How long a look without changes waits for a ZooKeeper server."""
 
 
 class LogDirsError(PlogError):
@@ -129,7 +135,7 @@ class StoppedLogDirs:
 def copied_log_dirs(settings: BrokerSettings, paths: Sequence[Path]) -> Iterator[StoppedLogDirs]:
     """Yield the log directories of a stopped broker without changing them.
 
-    Copies the newest of the store's replicas and reads that.
+    Copies the newest of the store's replicas and reads that. A store on ZooKeeper is read there.
 
     Args:
         paths: the paths of `log.dirs` on this host.
@@ -137,10 +143,15 @@ def copied_log_dirs(settings: BrokerSettings, paths: Sequence[Path]) -> Iterator
     Raises:
         LogDirsError: no plog broker has run on them.
         InconsistentLogDirs: a directory belongs to another broker, or is a copy of another one.
+        ConfigError: zookeeper.connect is set, but the directories have a store of their own.
         OSError: a file cannot be read.
         StoreError: the store cannot be read, or is damaged.
     """
     found = look_at_log_dirs(Filesystem(), paths, broker_id=settings.broker_id)
+    if (shared := shared_store(settings, wait_ms=LOOK_MS)) is not None:
+        with _shared(settings, shared, found) as stopped:
+            yield stopped
+        return
     with TemporaryDirectory(prefix="plog-store-") as place:
         copies = [
             _copied(path, Path(place, str(number)))
@@ -161,19 +172,50 @@ def stopped_log_dirs(settings: BrokerSettings) -> Iterator[StoppedLogDirs]:
     Raises:
         LogDirsError: no broker has run on them.
         InconsistentLogDirs: a directory is in use, or belongs to another broker.
+        ConfigError: zookeeper.connect is set, but the directories have a store of their own.
         KafkaStorageError: no directory can be used.
-        StoreError: the store cannot be read.
+        StoreError: the store cannot be read, or no ZooKeeper answers.
     """
     paths = [Path(text).absolute() for text in settings.log_dirs]
     found = find_known_log_dirs(Filesystem(), paths, broker_id=settings.broker_id)
+    if found is None and settings.zookeeper_connect is not None:
+        found = look_at_log_dirs(Filesystem(), paths, broker_id=settings.broker_id)
     if found is None:
         raise LogDirsError("no broker has run on these log directories, or none is mounted")
     with held(found):
+        if (shared := shared_store(settings)) is not None:
+            with _shared(settings, shared, found) as stopped:
+                yield stopped
+            return
         copies = [one.path for one in found.locked if (one.path / FILE_NAME).exists()]
         if not copies:
             raise LogDirsError("no plog broker has run on these log directories")
         with opened_store(copies) as store:
             yield StoppedLogDirs(store, _known_id(store, settings, found), found)
+
+
+@contextmanager
+def _shared(
+    settings: BrokerSettings, opened: Callable[[], Store], found: FoundLogDirs
+) -> Iterator[StoppedLogDirs]:
+    """Yield the log directories of a broker whose store is on ZooKeeper."""
+    check_no_embedded_store(found)
+    known = found.identity
+    broker_id = settings.broker_id if settings.broker_id >= 0 else known.broker_id
+    if broker_id is None:
+        raise LogDirsError("set broker.id: the log directories do not have it")
+    with closing(opened()) as store:
+        cluster_id = None if store.exists(CLUSTER_ID) is None else read_cluster_id(store)
+        if known.cluster_id is None and not registered_log_dirs(store, broker_id):
+            raise LogDirsError("no plog broker has run on these log directories")
+        if cluster_id is None or known.cluster_id not in (None, cluster_id):
+            raise LogDirsError(
+                f"the log directories belong to cluster {known.cluster_id}, but ZooKeeper"
+                f" at {settings.zookeeper_connect} has {cluster_id or 'none'}"
+            )
+        if store.exists(broker_path(broker_id)) is not None and not found.locked:
+            raise LogDirsError(f"broker {broker_id} is running, with other log directories")
+        yield StoppedLogDirs(store, broker_id, found)
 
 
 def _copied(log_dir: Path, place: Path) -> tuple[int, Path]:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from plog.settings.keys import BOOLEAN, CLASS, INT, LONG, STRING, Settings, Update, key
+from plog.settings.keys import BOOLEAN, CLASS, INT, LONG, PASSWORD, STRING, Settings, Update, key
 
-ALONE = "a broker still runs alone"
 NO_POLICIES = "policies are Java classes"
 
 
@@ -74,14 +73,12 @@ class ClusterKeys(Settings):
         BOOLEAN,
         "Move leadership to other brokers before this one stops.",
         default=True,
-        no_effect=ALONE,
     )
     auto_leader_rebalance_enable = key(
         "auto.leader.rebalance.enable",
         BOOLEAN,
         "Move leadership back to the preferred replicas automatically.",
         default=True,
-        no_effect=ALONE,
     )
     leader_imbalance_per_broker_percentage = key(
         "leader.imbalance.per.broker.percentage",
@@ -89,7 +86,6 @@ class ClusterKeys(Settings):
         "Percentage of a broker's preferred partitions that other brokers may lead "
         "before leadership moves back.",
         default=10,
-        no_effect=ALONE,
     )
     leader_imbalance_check_interval_seconds = key(
         "leader.imbalance.check.interval.seconds",
@@ -97,7 +93,6 @@ class ClusterKeys(Settings):
         "How often that percentage is checked.",
         default=300,
         at_least=1,
-        no_effect=ALONE,
     )
     create_topic_policy_class_name = key(
         "create.topic.policy.class.name",
@@ -115,20 +110,32 @@ class ClusterKeys(Settings):
         "zookeeper.connect",
         STRING,
         "ZooKeeper servers of the cluster: host:port separated by commas, with an "
-        "optional path after the last one.",
-        refused="plog cannot join a cluster yet; unset, it keeps a store of its own in its log "
-        "directories",
+        "optional path after the last one. Unset, the broker runs alone, with a store of its own "
+        "in its log directories.",
     )
     zookeeper_session_timeout_ms = key(
         "zookeeper.session.timeout.ms",
         INT,
         "ZooKeeper session timeout: after this time without contact a broker counts as dead.",
         default=18000,
-        no_effect=ALONE,
+        at_least=1,
     )
     zookeeper_connection_timeout_ms = key(
         "zookeeper.connection.timeout.ms",
         INT,
         "How long a starting broker tries to reach ZooKeeper. Defaults to the session timeout.",
-        no_effect=ALONE,
+        at_least=1,
+    )
+    zookeeper_digest = key(
+        "zookeeper.digest",
+        PASSWORD,
+        "User and password by which the broker authenticates at ZooKeeper (scheme digest), as "
+        "user:password. All brokers of a cluster need the same. plog's own key.",
+    )
+    zookeeper_set_acl = key(
+        "zookeeper.set.acl",
+        BOOLEAN,
+        "Whether only the user of `zookeeper.digest` may change the nodes that the broker creates "
+        "in ZooKeeper; others may read them. Nodes that are there already stay as they are.",
+        default=False,
     )

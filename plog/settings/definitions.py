@@ -82,9 +82,6 @@ class BrokerSettings(ClusterKeys, NetworkKeys, LogKeys, CoordinatorKeys, BrokerL
         return faults + list(self._contradictions())
 
     def _contradictions(self) -> Iterable[Fault]:
-        for name, declared in self.KEYS.items():
-            if declared.refused is not None and self.value(name):
-                yield Fault(name, declared.refused)
         yield from self._parse_listeners()[1]
         if self.broker_id > self.reserved_broker_max_id:
             yield Fault(
@@ -117,6 +114,10 @@ class BrokerSettings(ClusterKeys, NetworkKeys, LogKeys, CoordinatorKeys, BrokerL
                 f"{self.group_min_session_timeout_ms} is above group.max.session.timeout.ms, "
                 f"{self.group_max_session_timeout_ms}",
             )
+        if self.zookeeper_set_acl and self.zookeeper_digest is None:
+            yield Fault("zookeeper.set.acl", "needs zookeeper.digest: who may change the nodes")
+        if self.zookeeper_digest is not None and ":" not in self.zookeeper_digest.reveal():
+            yield Fault("zookeeper.digest", "is not user:password")
         if "classic" not in self.group_coordinator_rebalance_protocols:
             yield Fault("group.coordinator.rebalance.protocols", "must name classic")
         if not self.group_consumer_assignors:

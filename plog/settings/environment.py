@@ -180,7 +180,7 @@ def _take_kraft(kafka: dict[str, str], variables: Mapping[str, str], found: Envi
     for name in VOTERS:
         voters = _items(kafka.pop(name, ""))
         if len(voters) > 1:
-            text = f"names {len(voters)} controllers, but each plog broker is a cluster of its own"
+            text = f"names {len(voters)} controllers, but plog brokers are coordinated by ZooKeeper"
             found.faults.append(Remark(name, text))
         elif voters:
             found.ignored.append(Remark(name, "a plog broker coordinates itself"))

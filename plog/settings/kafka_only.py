@@ -135,7 +135,7 @@ KAFKA_ONLY_BY_REASON: Final[Mapping[str, Sequence[str]]] = {
         "replication.quota.window.num",
         "replication.quota.window.size.seconds",
     ),
-    "a broker still runs alone, with an embedded store instead of ZooKeeper": (
+    "plog does not copy replicas yet, and has its own pauses between brokers": (
         "add.partitions.to.txn.retry.backoff.max.ms",
         "add.partitions.to.txn.retry.backoff.ms",
         "control.plane.listener.name",
@@ -160,11 +160,12 @@ KAFKA_ONLY_BY_REASON: Final[Mapping[str, Sequence[str]]] = {
         "socket.connection.setup.timeout.max.ms",
         "socket.connection.setup.timeout.ms",
         "unclean.leader.election.interval.ms",
+    ),
+    "plog connects to ZooKeeper without TLS": (
         "zookeeper.clientCnxnSocket",
         "zookeeper.max.in.flight.requests",
         "zookeeper.metadata.migration.enable",
         "zookeeper.metadata.migration.min.batch.size",
-        "zookeeper.set.acl",
         "zookeeper.ssl.cipher.suites",
         "zookeeper.ssl.client.enable",
         "zookeeper.ssl.crl.enable",

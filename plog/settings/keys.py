@@ -180,7 +180,6 @@ class Key(Generic[V]):
         besides: tuple[object, ...] = (),
         update: Update = Update.READ_ONLY,
         no_effect: str | None = None,
-        refused: str | None = None,
     ) -> None:
         self.name = name
         self.kind = kind
@@ -192,7 +191,6 @@ class Key(Generic[V]):
         self.besides = besides
         self.update = update
         self.no_effect = no_effect
-        self.refused = refused
 
     def __set_name__(self, owner: type, attribute: str) -> None:
         """Hold the attribute to the key's name, so that one can be found from the other."""
@@ -217,8 +215,6 @@ class Key(Generic[V]):
     @property
     def caveat(self) -> tuple[str, str] | None:
         """What setting it comes to, and why, where it does not do what `doc` says."""
-        if self.refused is not None:
-            return "Refused when set", self.refused
         if self.no_effect is not None:
             return "Accepted, without effect", self.no_effect
         return None
@@ -273,7 +269,6 @@ def key(
     besides: tuple[object, ...] = (),
     update: Update = Update.READ_ONLY,
     no_effect: str | None = None,
-    refused: str | None = None,
 ) -> Key[V]: ...
 @overload
 def key(
@@ -288,7 +283,6 @@ def key(
     besides: tuple[object, ...] = (),
     update: Update = Update.READ_ONLY,
     no_effect: str | None = None,
-    refused: str | None = None,
 ) -> Key[V | None]: ...
 def key(name: str, kind: Kind[Any], doc: str, *, default: object = None, **rest: Any) -> Key[Any]:
     """Declare a key of the broker.
@@ -305,7 +299,6 @@ def key(name: str, kind: Kind[Any], doc: str, *, default: object = None, **rest:
         update: where it may be changed while brokers run.
         no_effect: why setting it changes nothing, for keys that are known so
             that Kafka's files are accepted.
-        refused: why setting it to anything is an error.
     """
     return Key(name, kind, doc, default, **rest)
 

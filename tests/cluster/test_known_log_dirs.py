@@ -47,7 +47,7 @@ def paths(tmp_path: Path) -> list[Path]:
 
 
 def find(paths: list[Path], fs: Filesystem | None = None) -> FoundLogDirs:
-    return find_log_dirs(fs or Filesystem(), paths, broker_id=BROKER, clock=CLOCK)
+    return find_log_dirs(fs or Filesystem(), paths, broker_id=BROKER, clock=CLOCK, is_shared=False)
 
 
 def ids_of(found: FoundLogDirs) -> dict[uuid.UUID, Path]:

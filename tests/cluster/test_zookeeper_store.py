@@ -6,6 +6,7 @@ import queue
 import random
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 
 import pytest
@@ -25,7 +26,9 @@ from plog.cluster.store import (
     Unreachable,
     WatchEvent,
 )
-from plog.cluster.zookeeper_store import ZooKeeperStore, end_session
+from plog.cluster.zookeeper_store import OPEN, Access, ZooKeeperStore, end_session
+from plog.errors import ConfigError
+from plog.settings.definitions import BrokerSettings
 from tests.agreement.harness import run_seed
 from tests.cluster.cutting_proxy import CuttingProxy
 from tests.compat.live_kafka import ZooKeeper
@@ -76,7 +79,7 @@ WRITES: dict[str, tuple[list[Op], list[Op]]] = {
         [CheckOp("/a", 0), SetOp("/b", b"2", 0), CreateOp("/c"), DeleteOp("/a", 0)],
     ),
 }
-"""What is there before, and what is asked."""
+"""The nodes before, and the operation."""
 READS: dict[str, Callable[[Store], object]] = {
     "get": lambda store: store.get("/n"),
     "get many": lambda store: store.get_many(["/n", "/none", "/n"]),
@@ -196,16 +199,16 @@ def test_seeded_cuts_lose_no_write_that_was_answered(world: World) -> None:
 
 def test_watch_reports_what_changed_while_there_was_no_connection(world: World) -> None:
     seen: queue.Queue[WatchEvent] = queue.Queue()
-    for path in ("/kept", "/set", "/gone", "/anew", "/parent"):
+    for path in ("/kept", "/set", "/gone", "/again", "/parent"):
         world.other.create(path)
-    for path in ("/kept", "/set", "/gone", "/anew", "/fresh"):
+    for path in ("/kept", "/set", "/gone", "/again", "/fresh"):
         world.store.watch_data(path, seen.put)
     world.store.watch_children("/parent", seen.put)
     world.proxy.refuse()
     world.other.set("/set", b"x")
     world.other.delete("/gone")
-    world.other.delete("/anew")
-    world.other.create("/anew")
+    world.other.delete("/again")
+    world.other.create("/again")
     world.other.create("/fresh")
     world.other.create("/parent/child")
     assert seen.empty()
@@ -214,12 +217,12 @@ def test_watch_reports_what_changed_while_there_was_no_connection(world: World) 
     assert found == [
         WatchEvent(Change.CHANGED, "/set"),
         WatchEvent(Change.DELETED, "/gone"),
-        WatchEvent(Change.DELETED, "/anew"),
-        WatchEvent(Change.CREATED, "/anew"),
+        WatchEvent(Change.DELETED, "/again"),
+        WatchEvent(Change.CREATED, "/again"),
         WatchEvent(Change.CREATED, "/fresh"),
         WatchEvent(Change.CHILDREN, "/parent"),
     ]
-    for path in ("/kept", "/set", "/anew", "/fresh"):  # each is armed, and once
+    for path in ("/kept", "/set", "/again", "/fresh"):  # each is armed, and once
         world.other.set(path, b"again")
         assert seen.get(timeout=WAIT_S) == WatchEvent(Change.CHANGED, path)
     world.other.delete("/parent/child")
@@ -312,7 +315,7 @@ def test_call_without_a_server_ends(world: World, monkeypatch: pytest.MonkeyPatc
         assert outcome(call) == "unknown"
 
 
-def test_no_server_is_told_by_its_address() -> None:
+def test_missing_server_is_reported_with_its_address() -> None:
     with pytest.raises(Unreachable, match=r"no ZooKeeper answers at 127\.0\.0\.1:1/x"):
         ZooKeeperStore("127.0.0.1:1/x", connection_timeout_ms=300)
 
@@ -334,3 +337,47 @@ def test_path_of_the_store_is_made(zookeeper: ZooKeeper) -> None:
     store.close()
     with zookeeper.client() as client:
         assert client.get(f"{root}/n")[0] == b"x"
+
+
+def test_nodes_are_changed_by_the_user_who_made_them_and_read_by_all(zookeeper: ZooKeeper) -> None:
+    root = f"{zookeeper.bootstrap}/{uuid.uuid4()}"
+    mine = Access("plog:secret", protects_nodes=True)
+    accesses = {"mine": mine, "same": Access("plog:secret"), "other": Access("plog:guess")}
+    with ExitStack() as undo:
+        stores = {
+            name: undo.enter_context(closing(ZooKeeperStore(root, access=access)))
+            for name, access in {**accesses, "without": OPEN}.items()
+        }
+        stores["mine"].create("/n", b"first")
+        for name in ("other", "without"):
+            assert stores[name].get("/n")[0] == b"first"
+            with pytest.raises(
+                StoreError, match=r"refuses this broker /n: check zookeeper\.digest"
+            ):
+                stores[name].set("/n", b"changed")
+            with pytest.raises(
+                StoreError, match=r"refuses this broker /n: check zookeeper\.digest"
+            ):
+                stores[name].delete("/n")
+        assert stores["same"].set("/n", b"second").version == 1
+        stores["same"].create("/open", b"")
+        stores["without"].set("/open", b"without a user")
+
+
+@pytest.mark.parametrize(
+    ("texts", "fault"),
+    [
+        ({"zookeeper.set.acl": "true"}, r"zookeeper\.set\.acl: needs zookeeper\.digest"),
+        ({"zookeeper.digest": "secret"}, r"zookeeper\.digest: is not user:password"),
+    ],
+)
+def test_rights_need_a_user(texts: dict[str, str], fault: str) -> None:
+    with pytest.raises(ConfigError, match=fault):
+        BrokerSettings(texts)
+
+
+def test_settings_name_the_user() -> None:
+    settings = BrokerSettings({"zookeeper.digest": "plog:secret", "zookeeper.set.acl": "true"})
+    assert Access.of(settings) == Access("plog:secret", protects_nodes=True)
+    assert "secret" not in repr(settings.zookeeper_digest)
+    assert Access.of(BrokerSettings()) == OPEN

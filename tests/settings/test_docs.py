@@ -73,12 +73,6 @@ def test_range_is_said_in_words_that_make_sense(name, values):
     assert about(name)[-1].split("; ")[2] == values
 
 
-def test_key_that_is_refused_says_so_and_why():
-    assert about("zookeeper.connect")[1].startswith(
-        "**Refused when set:** plog cannot join a cluster yet;"
-    )
-
-
 def test_key_without_effect_says_so_and_why():
     assert about("log.preallocate")[1] == (
         "**Accepted, without effect:** segments grow as they are written."

@@ -334,7 +334,6 @@ def test_documentation_says_what_setting_a_key_does_not_do():
         "Allocate the full size of a new segment in advance. Accepted, without effect:"
         " segments grow as they are written."
     )
-    assert " Refused when set: plog cannot join" in said["zookeeper.connect"]
     assert said["broker.rack"] == BrokerSettings.broker_rack.doc
 
 

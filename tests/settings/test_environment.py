@@ -94,7 +94,6 @@ def test_faults_name_their_variable() -> None:
         "PLOG_NUM_PARTITIONS": "few",
         "KAFKA_MESSAGE_MAX_BYTES": "-1",
         "KAFKA_AUTHORIZER_CLASS_NAME": "x",
-        "KAFKA_ZOOKEEPER_CONNECT": "zk:2181",
     }
     with pytest.raises(ConfigError) as caught:
         load(None, ["num.io.threads=x"], variables)
@@ -102,7 +101,6 @@ def test_faults_name_their_variable() -> None:
     assert starts == [
         "KAFKA_AUTHORIZER_CLASS_NAME",
         "KAFKA_MESSAGE_MAX_BYTES",
-        "KAFKA_ZOOKEEPER_CONNECT",
         "PLOG_LOG_RETNTION_HOURS",
         "PLOG_NUM_PARTITIONS",
         "--override",
@@ -198,8 +196,8 @@ def test_listener_of_one_address_in_the_file_stays(
         ),
         (
             {"KAFKA_CONTROLLER_QUORUM_VOTERS": "1@a:9093,2@b:9093,3@c:9093"},
-            "KAFKA_CONTROLLER_QUORUM_VOTERS: names 3 controllers, but each plog broker is a cluster"
-            " of its own",
+            "KAFKA_CONTROLLER_QUORUM_VOTERS: names 3 controllers, but plog brokers are coordinated"
+            " by ZooKeeper",
         ),
     ],
 )

@@ -97,7 +97,7 @@ def test_keys_without_effect_are_warned_of_with_their_place(file, caplog):
         f"{path}:1: `num.io.threads` has no effect in plog: "
         "plog does not use a thread pool for requests",
         f"{path}:2: `replica.lag.time.max.ms` has no effect in plog: "
-        "a broker still runs alone, with an embedded store instead of ZooKeeper",
+        "plog does not copy replicas yet, and has its own pauses between brokers",
         f"{path}:3: `listener.name.a.ssl.key.password` has no effect in plog: "
         "listeners have no settings of their own yet",
         f"{path}:5: `broker.id` was set on line 4 already; this later value counts",
@@ -110,8 +110,7 @@ def test_fault_between_defaults_and_given_values_is_laid_to_a_key(file):
         load(file("broker.id.generation.enable=false\n"))
 
 
-# What Apache Kafka's own config/server.properties sets in 3.9 (ZooKeeper mode), but for
-# zookeeper.connect, which plog refuses while it cannot join a cluster.
+# What Apache Kafka's own config/server.properties sets in 3.9 (ZooKeeper mode).
 OF_KAFKA = """
 broker.id=0
 num.network.threads=3
@@ -127,6 +126,7 @@ transaction.state.log.replication.factor=1
 transaction.state.log.min.isr=1
 log.retention.hours=168
 log.retention.check.interval.ms=300000
+zookeeper.connect=localhost:2181
 zookeeper.connection.timeout.ms=18000
 group.initial.rebalance.delay.ms=0
 """
