@@ -42,6 +42,7 @@ COMMANDS = {
     "top": "Show live statistics of a broker.",
     "host-metrics": "Publish metrics of this host and its broker to a topic.",
     "adopt": "Take over a Kafka broker's log directories, or give them back.",
+    "move-store": "Move a broker's own coordination store to ZooKeeper.",
     "log-dirs": "Show the log directories of a stopped broker; forget a lost one.",
     "doctor": "Check a host, a properties file, and a running broker.",
     "health": "Ask a broker on this host whether it is healthy.",

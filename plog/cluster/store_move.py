@@ -1,0 +1,162 @@
+"""An embedded store goes to ZooKeeper: the nodes that are copied, their order, and its progress.
+
+One node of the target says that a move is under way, so that no broker starts there. Once all is
+copied, the files of the embedded store get another name, so that no broker starts on them, and that
+node goes last. A move that was interrupted begins again, or ends. Owns both marks. Never
+deletes the embedded store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+from plog.cluster import znodes
+from plog.cluster.broker_registration import read_cluster_id
+from plog.cluster.store import CreateOp, DeleteOp, SetOp, Store, join, parent_of
+from plog.cluster.store_copy import FILE_NAME
+from plog.errors import InconsistentLogDirs
+from plog.storage.filesystem import Filesystem
+
+MOVED_SUFFIX: Final = ".moved"
+MARK: Final = "/plog/move"
+"""While a move is under way: the id of the cluster that moves."""
+ZOOKEEPERS_OWN: Final = "/zookeeper"
+OF_SESSIONS: Final = frozenset({znodes.CONTROLLER})
+NOTICES: Final = frozenset(
+    {znodes.BROKER_IDS, znodes.CONFIG_CHANGES, znodes.LOG_DIR_EVENTS, znodes.ISR_CHANGES}
+)
+"""Nodes whose children are of the broker's last run: they stay behind."""
+NODES_AT_ONCE: Final = 100
+BYTES_AT_ONCE: Final = 500_000
+
+Progress = Callable[[int], None]
+"""Called with the number of nodes that have been copied since the last call."""
+
+
+def check_target(cluster_id: str, target: Store) -> bool:
+    """Check the place that a store is to move to; return whether an earlier move was interrupted.
+
+    Raises:
+        InconsistentLogDirs: another cluster, or something else than a cluster.
+    """
+    if target.exists("/") is None:
+        return False
+    if is_moving(cluster_id, target):
+        return True
+    if target.exists(MARK) is not None:
+        raise InconsistentLogDirs("a move of another store to this place was interrupted")
+    if target.exists(znodes.CLUSTER_ID) is not None:
+        found = read_cluster_id(target)
+        raise InconsistentLogDirs(f"cluster {found} is there already; name an unused path")
+    names = [name for name in target.children("/") if not _stays(join("/", name))]
+    above = parent_of(MARK)
+    if target.exists(above) is not None:
+        names += target.children(above)
+    if names:
+        raise InconsistentLogDirs(
+            f"there are other nodes: {', '.join(sorted(names)[:5])}; name an unused path"
+        )
+    return False
+
+
+def is_moving(cluster_id: str | None, target: Store) -> bool:
+    """Return whether a move of this cluster has begun and not ended."""
+    return target.exists(MARK) is not None and target.get(MARK)[0].decode() == cluster_id
+
+
+def check_not_moving(store: Store) -> None:
+    """Check that a broker may start on a ZooKeeper. Raises InconsistentLogDirs."""
+    if store.exists(MARK) is not None:
+        raise InconsistentLogDirs("plog move-store was interrupted: run it again first")
+
+
+def check_not_moved(log_dirs: Sequence[Path]) -> None:
+    """Check that a broker may start on its own store.
+
+    Raises:
+        InconsistentLogDirs: the store was moved to ZooKeeper, where it may have changed.
+    """
+    for log_dir in log_dirs:
+        moved = log_dir / (FILE_NAME + MOVED_SUFFIX)
+        if moved.exists():
+            raise InconsistentLogDirs(
+                f"the coordination store was moved to ZooKeeper ({moved} is what it was): set"
+                " zookeeper.connect"
+            )
+
+
+def nodes_to_move(source: Store) -> list[str]:
+    """Return the paths that go over, parents first."""
+    return [
+        path
+        for path in reversed(source.descendants("/"))
+        if path != "/"
+        and path not in OF_SESSIONS
+        and not any(path.startswith(f"{above}/") for above in NOTICES)
+        and source.get(path)[1].ephemeral_owner == 0
+    ]
+
+
+def copy_store(source: Store, target: Store, paths: Sequence[str], progress: Progress) -> None:
+    """Copy nodes, in place of whatever an earlier attempt has left.
+
+    Raises:
+        StoreError: the target cannot be written; call it again.
+    """
+    if target.exists(MARK) is None:
+        target.create(MARK, read_cluster_id(source).encode(), make_parents=True)
+    for path in target.descendants("/"):
+        if not _stays(path):
+            target.multi([DeleteOp(path)])
+    for batch in _batches(source, paths):
+        target.multi([one for one in batch if target.exists(one.path) is None])
+        progress(len(batch))
+    # Its version counts the broker ids that were generated, and is not copied with the data.
+    used = source.get(znodes.BROKER_SEQUENCE)[1].version
+    while target.get(znodes.BROKER_SEQUENCE)[1].version < used:
+        target.multi([SetOp(znodes.BROKER_SEQUENCE, b"")])
+    different = [path for path in paths if source.get(path)[0] != target.get(path)[0]]
+    if different:
+        raise InconsistentLogDirs(
+            f"{different[0]} has changed since it was written: is another program writing there?"
+        )
+
+
+def end_move(target: Store) -> None:
+    """Say that everything is there."""
+    target.multi([DeleteOp(MARK)])
+
+
+def keep_files(fs: Filesystem, log_dirs: Sequence[Path]) -> list[Path]:
+    """Rename the closed embedded store's files; return their new paths. Raises OSError."""
+    kept = []
+    for log_dir in log_dirs:
+        for suffix in ("-wal", "-shm", ""):
+            path = log_dir / (FILE_NAME + suffix)
+            if fs.exists(path):
+                aside = path.with_name(FILE_NAME + MOVED_SUFFIX + suffix)
+                fs.rename(path, aside)
+                kept.append(aside)
+        fs.sync_directory(log_dir)
+    return kept
+
+
+def _stays(path: str) -> bool:
+    own = path == ZOOKEEPERS_OWN or path.startswith(f"{ZOOKEEPERS_OWN}/")
+    return own or path == "/" or path == MARK or MARK.startswith(f"{path}/")
+
+
+def _batches(source: Store, paths: Sequence[str]) -> Iterator[list[CreateOp]]:
+    batch: list[CreateOp] = []
+    size = 0
+    for path in paths:
+        data = source.get(path)[0]
+        if batch and (len(batch) == NODES_AT_ONCE or size + len(data) > BYTES_AT_ONCE):
+            yield batch
+            batch, size = [], 0
+        batch.append(CreateOp(path, data))
+        size += len(data) + len(path)
+    if batch:
+        yield batch

@@ -1,0 +1,168 @@
+"""An embedded store goes to ZooKeeper, whole, and can go on wherever it was interrupted."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from plog.cluster import store_move
+from plog.cluster.broker_registration import (
+    create_persistent_paths,
+    ensure_cluster_id,
+    read_cluster_id,
+)
+from plog.cluster.embedded_store import EmbeddedStore
+from plog.cluster.store import Op, OpResult, Store, StoreError, Unreachable
+from plog.cluster.store_copy import FILE_NAME
+from plog.cluster.store_move import (
+    MARK,
+    check_not_moved,
+    check_not_moving,
+    check_target,
+    copy_store,
+    end_move,
+    keep_files,
+    nodes_to_move,
+)
+from plog.cluster.znodes import BROKER_SEQUENCE, CONTROLLER, TOPICS, broker_path, topic_path
+from plog.cluster.zookeeper_store import ZooKeeperStore
+from plog.errors import InconsistentLogDirs
+from plog.runtime.clock import SystemClock
+from plog.storage.filesystem import Filesystem
+from tests.compat.live_kafka import ZooKeeper
+
+TOPIC_COUNT = 30
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Iterator[EmbeddedStore]:
+    store = EmbeddedStore([tmp_path], clock=SystemClock())
+    create_persistent_paths(store)
+    ensure_cluster_id(store)
+    for number in range(TOPIC_COUNT):
+        path = topic_path(f"t{number}")
+        store.create(path, b"x" * 1000 * number)
+        store.create(f"{path}/partitions")
+    for _ in range(3):
+        store.set(BROKER_SEQUENCE, b"")
+    store.create(CONTROLLER, b"me", ephemeral=True)
+    store.create(broker_path(0), b"me", ephemeral=True)
+    store.create("/config/changes/config_change_", b"old", sequential=True)
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def target(zookeeper: ZooKeeper) -> Iterator[ZooKeeperStore]:
+    with closing(ZooKeeperStore(f"{zookeeper.bootstrap}/{uuid.uuid4()}")) as store:
+        yield store
+
+
+def tree(store: Store) -> dict[str, bytes]:
+    paths = [path for path in store.descendants("/") if path != "/"]
+    return {path: store.get(path)[0] for path in paths}
+
+
+def move(source: Store, target: Store) -> list[int]:
+    counted: list[int] = []
+    copy_store(source, target, nodes_to_move(source), counted.append)
+    return counted
+
+
+def test_everything_goes_but_what_belongs_to_a_run(
+    source: EmbeddedStore, target: ZooKeeperStore
+) -> None:
+    assert not check_target(read_cluster_id(source), target)
+    counted = move(source, target)
+    assert sum(counted) == len(nodes_to_move(source))
+    with pytest.raises(InconsistentLogDirs, match="interrupted"):
+        check_not_moving(target)
+    end_move(target)
+    check_not_moving(target)
+    with pytest.raises(InconsistentLogDirs, match="is there already"):
+        check_target(read_cluster_id(source), target)
+    left = {CONTROLLER, broker_path(0), "/config/changes/config_change_0000000000"}
+    wanted = {path: data for path, data in tree(source).items() if path not in left}
+    moved = tree(target)
+    moved.pop("/plog", None)
+    wanted.pop("/plog", None)
+    assert moved == wanted
+    assert target.get(BROKER_SEQUENCE)[1].version == source.get(BROKER_SEQUENCE)[1].version
+
+
+@pytest.mark.parametrize("is_done", [False, True], ids=["not done", "done"])
+def test_move_that_is_interrupted_at_any_write_begins_again(
+    source: EmbeddedStore, target: ZooKeeperStore, is_done: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = target.multi
+    left = 0
+
+    def writes_and_goes(ops: Sequence[Op]) -> list[OpResult]:
+        nonlocal left
+        left -= 1
+        if left >= 0 or (left == -1 and is_done):
+            done = write(ops)
+        if left < 0:
+            raise Unreachable("gone")
+        return done
+
+    attempts = 0
+    while True:
+        left = attempts
+        with monkeypatch.context() as patch:
+            patch.setattr(target, "multi", writes_and_goes)
+            try:
+                move(source, target)
+                break
+            except Unreachable:
+                attempts += 1
+        begun = target.exists(MARK) is not None
+        assert check_target(read_cluster_id(source), target) is begun
+        if begun:
+            with pytest.raises(InconsistentLogDirs):
+                check_not_moving(target)
+    assert attempts > 5
+    end_move(target)
+    assert len(target.children(TOPICS)) == TOPIC_COUNT
+
+
+def test_place_of_another_cluster_is_refused(source: EmbeddedStore, target: ZooKeeperStore) -> None:
+    create_persistent_paths(target)
+    with pytest.raises(InconsistentLogDirs, match="other nodes"):
+        check_target(read_cluster_id(source), target)
+    ensure_cluster_id(target)
+    with pytest.raises(InconsistentLogDirs, match="is there already"):
+        check_target(read_cluster_id(source), target)
+
+
+def test_place_where_another_move_was_interrupted_is_refused(
+    source: EmbeddedStore, target: ZooKeeperStore
+) -> None:
+    target.ensure(MARK)
+    target.set(MARK, b"another")
+    with pytest.raises(InconsistentLogDirs, match="another store"):
+        check_target(read_cluster_id(source), target)
+
+
+def test_other_writer_is_noticed(source: EmbeddedStore, target: ZooKeeperStore) -> None:
+    def meddle(_: int) -> None:
+        target.set(topic_path("t0"), b"meddled")
+
+    with pytest.raises((InconsistentLogDirs, StoreError)):
+        copy_store(source, target, nodes_to_move(source), meddle)
+
+
+def test_files_are_kept_under_a_name_with_which_no_broker_starts(
+    source: EmbeddedStore, tmp_path: Path
+) -> None:
+    check_not_moved([tmp_path])
+    source.close()
+    kept = keep_files(Filesystem(), [tmp_path])
+    assert {path.name for path in kept} >= {FILE_NAME + store_move.MOVED_SUFFIX}
+    assert not (tmp_path / FILE_NAME).exists()
+    with pytest.raises(InconsistentLogDirs, match="moved to ZooKeeper"):
+        check_not_moved([tmp_path])
