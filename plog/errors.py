@@ -472,6 +472,10 @@ class InvalidUpdateVersion(KafkaError):
     code = ErrorCode.INVALID_UPDATE_VERSION
 
 
+class BrokerIdNotRegistered(KafkaError):
+    code = ErrorCode.BROKER_ID_NOT_REGISTERED
+
+
 class DuplicateBrokerRegistration(KafkaError):
     code = ErrorCode.DUPLICATE_BROKER_REGISTRATION
 

@@ -13,11 +13,13 @@ from plog.cluster.store import CreateOp, NodeExists, NoNode, SetOp, Stat, Store,
 from plog.cluster.znodes import (
     BROKER_SEQUENCE,
     CLUSTER_ID,
+    CONTROLLER_EPOCH,
     LOG_DIR_EVENT_PREFIX,
     PERSISTENT_PATHS,
     BrokerNode,
     broker_path,
     decode_cluster_id,
+    decode_controller_epoch,
     encode_cluster_id,
     encode_log_dir_event,
 )
@@ -68,6 +70,14 @@ def read_cluster_id(store: Store) -> str:
     return decode_cluster_id(store.get(CLUSTER_ID)[0])
 
 
+def read_controller_epoch(store: Store) -> int:
+    """Return the epoch of the newest controller, 0 before the first."""
+    try:
+        return decode_controller_epoch(store.get(CONTROLLER_EPOCH)[0])
+    except NoNode:
+        return 0
+
+
 def generate_broker_id(store: Store, reserved_max: int) -> int:
     """Return a broker id above `reserved.broker.max.id` that was never given before."""
     store.ensure(BROKER_SEQUENCE)
@@ -104,6 +114,16 @@ class BrokerRegistration:
             assert isinstance(stat, Stat)
             log.info("registered broker %d, epoch %d", self._broker_id, stat.czxid)
             return stat.czxid
+
+    def has_epochs(self, controller_epoch: int, broker_epoch: int) -> bool:
+        """Return whether the epochs of an order are not beyond those that the store has.
+
+        A server of the store that is behind the others may not have them yet. Raises StoreError.
+        """
+        if controller_epoch > read_controller_epoch(self._store):
+            return False
+        found = self._store.exists(broker_path(self._broker_id))
+        return found is not None and broker_epoch <= found.czxid
 
     def report_lost_replicas(self) -> None:
         """Have the controller ask which replicas this broker has lost.

@@ -14,11 +14,15 @@ NO_BROKER_EPOCH = -1
 
 
 class ControlFence:
-    """What a control request must pass before it is obeyed."""
+    """What a control request must pass before it is obeyed.
 
-    def __init__(self) -> None:
+    Args:
+        controller_epoch: that of the newest controller when this broker started.
+    """
+
+    def __init__(self, controller_epoch: int = 0) -> None:
         self._lock = threading.Lock()
-        self._controller_epoch = 0
+        self._controller_epoch = controller_epoch
         self.broker_epoch = NO_BROKER_EPOCH
         """Set at every registration: the transaction that created this broker's node."""
 
@@ -26,6 +30,11 @@ class ControlFence:
     def controller_epoch(self) -> int:
         """The newest controller epoch seen."""
         return self._controller_epoch
+
+    def is_beyond(self, controller_epoch: int, broker_epoch: int) -> bool:
+        """Return whether a request has an epoch that this broker has not heard of yet."""
+        with self._lock:
+            return controller_epoch > self._controller_epoch or broker_epoch > self.broker_epoch
 
     def admit(self, controller_epoch: int, broker_epoch: int) -> None:
         """Let a request in, and remember its controller epoch.

@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from plog.cluster.control_fence import ControlFence
-from plog.cluster.control_requests import SECURITY_PROTOCOLS
+from plog.cluster.control_requests import FULL, SECURITY_PROTOCOLS
 from plog.cluster.znodes import LEADER_DURING_DELETE, NO_LEADER, Endpoint
 from plog.errors import ErrorCode, KafkaError
 from plog.protocol.messages.replication import (
@@ -136,13 +136,16 @@ class MetadataCache:
     # -- updates -----------------------------------------------------------------------------
 
     def apply(self, request: UpdateMetadataRequest) -> UpdateMetadataResponse:
-        """Take up what the controller says: all brokers, and the topics it names."""
+        """Take up what the controller says: all brokers, and the topics it names, or all topics."""
         try:
             self._fence.admit(request.controller_epoch, request.broker_epoch)
         except KafkaError as refusal:
             return UpdateMetadataResponse(error_code=refusal.code)
         before = self._snapshot
         topics, names = dict(before.topics), dict(before.topic_names)
+        if request.type == FULL:
+            topics.clear()
+            names.clear()
         for state in request.topic_states:
             _update_topic(topics, names, state.topic_name, state.topic_id, state.partition_states)
         brokers = {

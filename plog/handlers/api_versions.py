@@ -44,6 +44,7 @@ def api_versions(ctx: Context, request: ApiVersionsRequest) -> ApiVersionsRespon
             )
             for key, handler in sorted(HANDLERS.items())
             if handler.is_on(ctx.services.settings.broker())
+            and (ctx.connection.listener.is_inter_broker or not handler.between_brokers)
         ],
         supported_features=[
             SupportedFeatureKey(name=name, min_version=lowest, max_version=highest)

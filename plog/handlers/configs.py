@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from enum import IntEnum
 from functools import partial
 from typing import TypeVar
@@ -18,6 +19,8 @@ from plog.errors import (
     InvalidRequest,
     InvalidTopic,
     KafkaError,
+    KafkaStorageError,
+    RequestTimedOut,
     UnknownTopicOrPartition,
 )
 from plog.handlers.broker_loggers import alter_loggers, describe_loggers
@@ -74,9 +77,24 @@ async def describe_configs(
     Named twice is told once, with all the keys that were asked for: five bytes of a request would
     else be answered by twenty thousand, as often as there is room for them.
     """
+    resources = _each_once(request.resources)
+    await _refresh_topics(ctx, resources)
     return DescribeConfigsResponse(
-        results=await ctx.each(partial(_describe, ctx, request), _each_once(request.resources))
+        results=await ctx.each(partial(_describe, ctx, request), resources)
     )
+
+
+async def _refresh_topics(ctx: Context, resources: Sequence[DescribeConfigsResource]) -> None:
+    """Read what other brokers may have written, unless the store is away."""
+    metadata, refresh = ctx.services.metadata, ctx.services.configs.refresh_topics
+    topics = [
+        one.resource_name
+        for one in resources
+        if one.resource_type == ResourceType.TOPIC and metadata.topic(one.resource_name) is not None
+    ]
+    if refresh is not None and topics:
+        with suppress(KafkaStorageError, RequestTimedOut):
+            await ctx.in_thread(refresh, topics)
 
 
 def _each_once(resources: Sequence[DescribeConfigsResource]) -> list[DescribeConfigsResource]:

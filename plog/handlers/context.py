@@ -19,20 +19,24 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple, ParamSpec, TypeVar
 
+from plog.cluster.broker_registration import BrokerRegistration
 from plog.cluster.config_admin import ConfigAdmin
+from plog.cluster.control_fence import ControlFence
 from plog.cluster.controller import Controller
 from plog.cluster.features import Features
 from plog.cluster.metadata_cache import MetadataCache
 from plog.cluster.producer_ids import ProducerIds
 from plog.cluster.replica_manager import ReplicaManager
-from plog.cluster.store import SessionLost, WriteRefused
+from plog.cluster.store import SessionLost, Unreachable, WriteRefused
 from plog.cluster.topic_admin import TopicAdmin
 from plog.coordinator.group_coordinator import GroupCoordinator
 from plog.coordinator.txn_connections import ClientConnection
 from plog.coordinator.txn_coordinator import TxnCoordinator
-from plog.errors import KafkaStorageError, UnknownTopicId
+from plog.coordinator.txn_verifier import TxnVerifier
+from plog.errors import KafkaStorageError, RequestTimedOut, UnknownTopicId
 from plog.handlers.replica_moves import ReplicaMoves
 from plog.network.connections import Connection
+from plog.network.latest_connections import LatestConnections
 from plog.protocol.framing import RequestHeader
 from plog.runtime.clock import Clock
 from plog.runtime.give_way import AT_ONCE_S
@@ -53,6 +57,10 @@ MOST_EXPANDERS = 8
 """As many threads expand batches for the handlers, or as many as there are processors."""
 
 
+BLOCKING_THREADS = 6
+"""So many requests wait for the coordination store at a time."""
+
+
 class Node(NamedTuple):
     """A live broker, as the clients of one listener reach it."""
 
@@ -64,6 +72,14 @@ class Node(NamedTuple):
 
 def _expanders() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(min(MOST_EXPANDERS, os.cpu_count() or 1), "expand")
+
+
+def _order_thread() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(1, "orders")
+
+
+def _blocking_threads() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(BLOCKING_THREADS, "store calls")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,12 +99,21 @@ class Services:
     producer_ids: ProducerIds
     features: Features
     controller: Controller
+    fence: ControlFence
+    registration: BrokerRegistration
     purgatory: Purgatory[TopicPartition]
     groups: GroupCoordinator
     transactions: TxnCoordinator
+    verifier: TxnVerifier
     replica_moves: ReplicaMoves = field(default_factory=ReplicaMoves)
+    marker_connections: LatestConnections = field(default_factory=LatestConnections)
+    order_connections: LatestConnections = field(default_factory=LatestConnections)
     expanders: ThreadPoolExecutor = field(default_factory=_expanders)
     """For what takes the processor for long: expanding, validating and compressing batches."""
+    orders: ThreadPoolExecutor = field(default_factory=_order_thread)
+    """Obeys the controller's orders, one after the other."""
+    blocking: ThreadPoolExecutor = field(default_factory=_blocking_threads)
+    """For calls that wait for the coordination store, which may be away for long."""
     large_answers: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held by the one whose answer is made in between others' requests."""
 
@@ -99,9 +124,12 @@ def store_refusals() -> Iterator[None]:
 
     Raises:
         KafkaStorageError: that.
+        RequestTimedOut: no server answers. A write may have been done, or may be done yet.
     """
     try:
         yield
+    except Unreachable as silent:
+        raise RequestTimedOut(f"the coordination store: {silent}") from silent
     except (WriteRefused, SessionLost) as refused:
         raise KafkaStorageError(f"the coordination store: {refused}") from refused
 
@@ -123,11 +151,13 @@ class Context:
         """Make a call that blocks (on the coordination store, on files) beside the event loop.
 
         Raises:
-            KafkaStorageError: the coordination store cannot be written, or is lost; retriable.
+            KafkaStorageError, RequestTimedOut: as `store_refusals`; retriable.
         """
         loop = asyncio.get_running_loop()
         with store_refusals():
-            return await loop.run_in_executor(None, partial(call, *arguments, **options))
+            return await loop.run_in_executor(
+                self.services.blocking, partial(call, *arguments, **options)
+            )
 
     async def each(self, make: Callable[[T], R], items: Iterable[T]) -> list[R]:
         """Make the parts of an answer, and let others have their requests handled in between.

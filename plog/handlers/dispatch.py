@@ -7,7 +7,9 @@ unsupported versions have an answer of their own (KIP-511).
 
 from __future__ import annotations
 
+import asyncio
 import inspect
+import struct
 import time
 from collections import Counter
 from collections.abc import Awaitable, Mapping
@@ -30,6 +32,11 @@ from plog.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
 ACKS_NONE = 0
 """Of a Produce: no response follows."""
 
+URGENT = frozenset({ApiKey.WRITE_TXN_MARKERS, ApiKey.ADD_PARTITIONS_TO_TXN})
+"""Sent by clients, too, but urgent between brokers: transactions of others wait for them."""
+
+_API_KEY = struct.Struct(">h")
+
 
 class Dispatcher:
     """Answers frames; one for the broker, called by the control plane.
@@ -37,6 +44,7 @@ class Dispatcher:
     Args:
         handlers: by API key.
         errors: counts the responses; None: nothing shows the counts.
+        is_ready: set once clients may be answered; None: at once.
     """
 
     def __init__(
@@ -44,8 +52,14 @@ class Dispatcher:
         services: Services,
         handlers: Mapping[int, Handler],
         errors: ResponseErrors | None,
+        is_ready: asyncio.Event | None = None,
     ) -> None:
         self._services = services
+        self._urgent = {key for key, one in handlers.items() if one.between_brokers} | URGENT
+        if is_ready is None:
+            is_ready = asyncio.Event()
+            is_ready.set()
+        self._is_ready = is_ready
         self._handlers = handlers
         self.times = {key: Histogram() for key in self._handlers}
         """From when a request was read to its answer, of each API."""
@@ -75,13 +89,19 @@ class Dispatcher:
             )
         if function is None:
             raise CloseConnection(f"{handler.request.__name__} is not served on this listener")
+        if handler.between_brokers:
+            self._check_between_brokers(connection, handler)
+        elif not self._is_ready.is_set() and header.api_key != ApiKey.API_VERSIONS:
+            return self._when_ready(connection, frame)
         try:
             request, _ = codec.decode(
                 handler.request,
                 header.api_version,
                 frame,
                 pos,
-                most_elements=framing.MOST_REQUEST_ELEMENTS,
+                most_elements=framing.MAX_BROKER_REQUEST_ELEMENTS
+                if handler.between_brokers
+                else framing.MOST_REQUEST_ELEMENTS,
             )
         except InvalidRequest as fault:
             raise CloseConnection(
@@ -111,6 +131,27 @@ class Dispatcher:
             errors = None if is_silent else found
             self._log(connection, header, _now_us() - connection.received_us, errors)
         return decided
+
+    def is_urgent(self, connection: Connection, frame: memoryview) -> bool:
+        """Return whether a request between brokers must not wait behind those of clients."""
+        if not connection.listener.is_inter_broker or len(frame) < _API_KEY.size:
+            return False
+        (api_key,) = _API_KEY.unpack_from(frame)
+        return api_key in self._urgent
+
+    def _check_between_brokers(self, connection: Connection, handler: Handler) -> None:
+        name = handler.request.__name__
+        if not handler.is_on(self._services.settings.broker()):
+            raise CloseConnection(f"{name}: this broker runs alone (zookeeper.connect is not set)")
+        if not connection.listener.is_inter_broker:
+            raise CloseConnection(f"{name} is accepted on the listener between brokers only")
+
+    async def _when_ready(self, connection: Connection, frame: memoryview) -> Reply:
+        """Answer a client once the controller has described the cluster."""
+        with connection.while_open():
+            await self._is_ready.wait()
+        reply = self(connection, frame)
+        return await reply if inspect.isawaitable(reply) else reply
 
     async def _later(
         self, connection: Connection, header: RequestHeader, answer: Awaitable[Answer]

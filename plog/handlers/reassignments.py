@@ -1,4 +1,4 @@
-"""Reassignments of partitions (KIP-455): a broker runs alone, so no replica ever moves.
+"""Reassignments of partitions (KIP-455): no replica moves to another broker yet.
 
 They are supported because Kafka's tool sends them, even when it only moves replicas between log
 directories.
@@ -80,7 +80,7 @@ def _check(ctx: Context, at: TopicPartition, replicas: list[int] | None) -> None
         raise UnknownTopicOrPartition(f"{at} does not exist")
     if tuple(replicas) != present.replicas:
         raise InvalidReplicaAssignment(
-            f"{at} has replicas {list(present.replicas)}; plog does not move them to {replicas}"
+            f"{at} has replicas {list(present.replicas)}; existing partitions cannot move yet"
         )
 
 

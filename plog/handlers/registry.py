@@ -31,6 +31,7 @@ FAMILIES = (
     "offsets",
     "produce_callouts",
     "reassignments",
+    "replication",
     "topics",
     "transaction_admin",
     "transactional_offsets",
@@ -59,6 +60,8 @@ class Handler(NamedTuple):
     is_on: Callable[[BrokerSettings], bool] = lambda settings: True
     """Whether the settings let it be served; if not, it is not advertised."""
     decide: DecideFunction | None = None
+    between_brokers: bool = False
+    """Refused on every listener but that between brokers, and by a broker that runs alone."""
 
 
 HANDLERS: dict[int, Handler] = {}
@@ -70,6 +73,7 @@ def handles(
     versions: str,
     advertised_min: int | None = None,
     is_on: Callable[[BrokerSettings], bool] = lambda settings: True,
+    between_brokers: bool = False,
 ) -> Callable[[F], F]:
     """Declare the decorated function as the handler of `request`.
 
@@ -79,11 +83,17 @@ def handles(
         advertised_min: lowest version ApiVersions names when that differs from the lowest served
             (Produce: clients take an absent version 0 for a broker without compression).
         is_on: tells whether the broker's settings let it be served.
+        between_brokers: accept it on the listener between brokers only.
     """
 
     def declare(function: F) -> F:
+        handler = _of_versions(request, versions, advertised_min)
         _add(
-            _of_versions(request, versions, advertised_min)._replace(function=function, is_on=is_on)
+            handler._replace(
+                function=function,
+                is_on=_is_in_cluster if between_brokers else is_on,
+                between_brokers=between_brokers,
+            )
         )
         return function
 
@@ -103,6 +113,10 @@ def decides(
         return decide
 
     return declare
+
+
+def _is_in_cluster(settings: BrokerSettings) -> bool:
+    return settings.zookeeper_connect is not None
 
 
 def _of_versions(request: type[Struct], versions: str, advertised_min: int | None) -> Handler:

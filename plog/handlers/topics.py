@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeAlias, TypeVar
 
 from plog.cluster.metadata_cache import MetadataSnapshot
-from plog.cluster.topic_admin import INTERNAL_TOPICS, CreatedTopic, NewTopic
+from plog.cluster.topic_admin import INTERNAL_TOPICS, MAX_REPLICAS, CreatedTopic, NewTopic
 from plog.errors import (
     ErrorCode,
     InvalidReplicaAssignment,
@@ -52,7 +52,6 @@ from plog.protocol.messages.topics import (
     DeleteTopicState,
 )
 from plog.settings.definitions import BrokerSettings
-from plog.settings.keys import INT_MAX
 from plog.types import ZERO_UUID, TopicPartition
 
 HIGH_WATERMARK = -1
@@ -275,28 +274,25 @@ async def create_with_defaults(ctx: Context, name: str) -> None:
 def _internal_topics(broker: BrokerSettings) -> dict[str, NewTopic]:
     """Return the brokers' own topics as they must be: whoever asks first has them made.
 
-    A broker that is alone for good, with a store of its own, has one replica of everything.
+    They have one replica each, until followers copy.
     """
     offsets, transactions = "__consumer_offsets", "__transaction_state"
     as_it_comes = {"cleanup.policy": "compact", "compression.type": "producer"}
-    most_replicas = INT_MAX if broker.zookeeper_connect else 1
     return {
         offsets: NewTopic(
             offsets,
             broker.offsets_topic_num_partitions,
-            min(broker.offsets_topic_replication_factor, most_replicas),
+            min(broker.offsets_topic_replication_factor, MAX_REPLICAS),
             configs={**as_it_comes, "segment.bytes": str(broker.offsets_topic_segment_bytes)},
         ),
         transactions: NewTopic(
             transactions,
             broker.transaction_state_log_num_partitions,
-            min(broker.transaction_state_log_replication_factor, most_replicas),
+            min(broker.transaction_state_log_replication_factor, MAX_REPLICAS),
             configs={
                 "cleanup.policy": "compact",
                 "compression.type": "uncompressed",
-                "min.insync.replicas": str(
-                    min(broker.transaction_state_log_min_isr, most_replicas)
-                ),
+                "min.insync.replicas": str(min(broker.transaction_state_log_min_isr, MAX_REPLICAS)),
                 "segment.bytes": str(broker.transaction_state_log_segment_bytes),
                 "unclean.leader.election.enable": "false",
             },

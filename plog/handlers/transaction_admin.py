@@ -9,6 +9,7 @@ from collections.abc import Container, Sequence
 from itertools import groupby
 from operator import attrgetter
 
+from plog.cluster.peer_link import is_broker
 from plog.coordinator.topic_regex import Pattern
 from plog.coordinator.txn import EPOCH_PER_TRANSACTION, Txn
 from plog.coordinator.txn_events import Producer, TxnValue
@@ -16,6 +17,7 @@ from plog.coordinator.txn_states import BY_LABEL
 from plog.errors import ErrorCode, InvalidTopic, KafkaError
 from plog.handlers.context import Context
 from plog.handlers.registry import handles
+from plog.network.control_plane import CloseConnection
 from plog.protocol.messages.producers import (
     DescribeProducersRequest,
     DescribeProducersResponse,
@@ -52,10 +54,17 @@ async def write_txn_markers(
     ctx: Context, request: WriteTxnMarkersRequest
 ) -> WriteTxnMarkersResponse:
     """End transactions in the logs of their partitions; one's error leaves the others alone."""
+    if ctx.connection.listener.is_inter_broker and _is_late(ctx):
+        raise CloseConnection("its markers were sent again by a later connection")
     with ctx.connection.aside():
         return WriteTxnMarkersResponse(
-            markers=[await _write_marker(ctx, marker) for marker in request.markers]
+            markers=await asyncio.gather(*(_write_marker(ctx, one) for one in request.markers))
         )
+
+
+def _is_late(ctx: Context) -> bool:
+    sender = ctx.header.client_id or ""
+    return is_broker(sender) and ctx.services.marker_connections.is_late(sender, ctx.connection.id)
 
 
 async def _write_marker(ctx: Context, asked: WritableTxnMarker) -> WritableTxnMarkerResult:

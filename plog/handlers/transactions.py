@@ -173,7 +173,12 @@ async def _add(
         by = ctx.sent_by if ctx.version < MANY_SINCE else None
         with ctx.connection.aside():
             error = await ctx.services.transactions.add(
-                asked.transactional_id, producer, partitions, connection=by, grants=True
+                asked.transactional_id,
+                producer,
+                partitions,
+                client_version=EPOCH_PER_TRANSACTION if by is None else 0,
+                connection=by,
+                grants=True,
             )
     except KafkaError as refusal:
         error = ErrorCode(refusal.code)

@@ -142,6 +142,7 @@ class ControlPlane:
     what it awaits within `Connection.while_open`. While handlers are at `Work` on as many
     requests as there is room for (`most_at_work`), no further one is begun: clients
     could otherwise ask for work, go, and leave more of it behind than there is memory.
+    Requests for which `is_urgent(connection, frame)` is true do not wait for that.
     """
 
     def __init__(
@@ -151,10 +152,12 @@ class ControlPlane:
         loop: asyncio.AbstractEventLoop,
         *,
         decide: Decide | None = None,
+        is_urgent: Callable[[Connection, memoryview], bool] | None = None,
         most_at_work: int = 100,
     ) -> None:
         self._reactor = reactor
         self._decide = decide or _undecided
+        self._is_urgent = is_urgent or _never
         self._work = Work(most_at_work, self._on_room)
         self._not_begun: deque[tuple[Connection, Event]] = deque()
         self._dispatch = dispatch
@@ -188,14 +191,18 @@ class ControlPlane:
         """Number of requests whose handlers wait."""
         return len(self._tasks)
 
-    def add_listener(self, bound: BoundListener) -> None:
-        """Accept connections from a bound listener; its socket may be closed afterwards."""
+    def add_listener(self, bound: BoundListener, *, is_exempt: bool = False) -> None:
+        """Accept connections from a bound listener; its socket may be closed afterwards.
+
+        With `is_exempt`, beyond the limits of connections and of requests' memory.
+        """
         self._listeners.append(bound.listener)
         # Where clients have to say who they are, handlers will ask them before the fast path may.
         self._reactor.add_listener(
             bound.socket.fileno(),
             len(self._listeners) - 1,
             may_be_fast=bound.listener.security_protocol is SecurityProtocol.PLAINTEXT,
+            is_exempt=is_exempt,
         )
 
     def start(self) -> None:
@@ -244,6 +251,10 @@ class ControlPlane:
         if kind in (REQUEST, CALLOUT):
             connection = self._connections[event.connection_id]
             if connection.closing:
+                return
+            if event.frame is not None and self._is_urgent(connection, event.frame):
+                if self._taking:
+                    self._begin(connection, event)
                 return
             self._not_begun.append((connection, event))
             self._begin_requests()
@@ -449,6 +460,10 @@ class ControlPlane:
 
 async def _as_coroutine(awaitable: Awaitable[Reply]) -> Reply:
     return await awaitable
+
+
+def _never(connection: Connection, frame: memoryview) -> bool:
+    return False
 
 
 async def _undecided(connection: Connection, callout: Callout) -> Decided:

@@ -96,6 +96,9 @@ of two-byte elements would hold 3 GB and the event loop for a minute. Responses 
 a client asked for them.
 """
 
+MAX_BROKER_REQUEST_ELEMENTS: Final = 5_000_000
+"""The same for requests between brokers: LeaderAndIsr of 20,000 partitions has 400,000."""
+
 _FAMILY_OF: Final = {int(key): family for family, keys in FAMILIES.items() for key in keys}
 _FIXED: Final = struct.Struct(">hhi")
 _LENGTH: Final = struct.Struct(">h")

@@ -9,7 +9,6 @@ import pytest
 
 from plog._native.batch import check_batch
 from plog._native.compression import GZIP, LZ4, SNAPPY, ZSTD
-from plog.handlers.registry import load
 from plog.protocol.api_keys import ApiKey
 from plog.protocol.messages.fetch import FetchRequest
 from tests.compat.programs import FRANZ_GO, JAVA
@@ -22,6 +21,7 @@ from tests.compat.record_requests import (
     record,
 )
 from tests.compat.requests import DIRECTORY, Request, all_kept, kept
+from tests.served import SERVED
 
 CODEC = 0x07
 each_client = pytest.mark.parametrize("client", CLIENTS)
@@ -68,7 +68,7 @@ def test_every_api_that_is_served_has_been_asked_for() -> None:
     # Nobody of these asks for features, and for what has configs; Kafka's tools do
     # (test_kafka_transaction_tools, test_kafka_group_configs).
     never = {ApiKey.UPDATE_FEATURES, ApiKey.LIST_CONFIG_RESOURCES}
-    assert set(load()) - asked == never
+    assert SERVED.keys() - asked == never
 
 
 @pytest.mark.parametrize("client", sorted(set(CLIENTS) - {FRANZ_GO.name}))

@@ -16,6 +16,7 @@ from plog.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from tests.handlers.conftest import ManyListeners
 from tests.handlers.wire import Speaker, eventually, exchange, speak
 from tests.kafka_versions import KAFKA_3_9, KAFKA_4_4, Row, highest_supported, names, skipped, table
+from tests.served import SERVED
 from tests.servers import BrokerProcess
 
 
@@ -73,7 +74,7 @@ def test_answer_is_the_registry(wire: Speaker, version: int) -> None:
     assert answer.error_code == ErrorCode.NONE
     found = {entry.api_key: (entry.min_version, entry.max_version) for entry in answer.api_keys}
     assert found == {
-        key: (handler.advertised_min, handler.max_version) for key, handler in load().items()
+        key: (handler.advertised_min, handler.max_version) for key, handler in SERVED.items()
     }
     assert {key: high for key, (_, high) in found.items()} == highest_supported()
     # aiokafka checks that no range is upside down.
@@ -168,7 +169,9 @@ def _header(key: int, version: int, client_id: bytes = b"\x00\x01c", tags: bytes
 REFUSED = {
     "unknown API": (_header(999, 0), "API key 999 is not supported"),
     "negative API": (_header(-1, 0), "API key -1 is not supported"),
-    "API of brokers among themselves": (_header(4, 0), "API key 4 is not supported"),
+    "API of KRaft's controllers": (_header(52, 0), "API key 52 is not supported"),
+    "API between brokers": (_header(4, 7, tags=b"\0"), "this broker runs alone"),
+    "old version of it": (_header(4, 0), "LeaderAndIsrRequest v0 is not supported"),
     "unknown version": (_header(3, 99, tags=b"\0"), "MetadataRequest v99 is not supported"),
     "negative version": (_header(3, -1), "MetadataRequest v-1 is not supported"),
     "old message sets": (_header(0, 2), "ProduceRequest v2 is not supported"),

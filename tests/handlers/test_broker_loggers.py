@@ -202,7 +202,7 @@ def test_debug_shows_connections_rolls_leaders_and_groups(
     for expected in (
         r"plog\.network\.control_plane: opened connection from 127\.0\.0\.1:\d+ on PLAINTEXT",
         rf"plog\.storage\.log: {topic}-0: rolled at offset 1",
-        rf"plog\.cluster\.controller: state of {topic}-0: .*leader=0.*",
+        rf"plog\.cluster\.controller_loop: state of {topic}-0: .*leader=0.*",
         r"plog\.coordinator\.group_coordinator: loaded 0 groups from __consumer_offsets-0",
         r"plog\.coordinator\.group_coordinator: "
         r"group 'readers' stores generation 1 with 1 member: NONE",

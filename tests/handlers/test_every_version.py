@@ -10,7 +10,6 @@ from typing import NamedTuple
 import pytest
 
 from plog.errors import ErrorCode
-from plog.handlers.registry import load
 from plog.protocol.api_keys import ApiKey
 from plog.protocol.messages import (
     api_versions,
@@ -39,6 +38,7 @@ from tests.handlers.wire import (
     produce_request,
     speak,
 )
+from tests.served import SERVED
 from tests.servers import BrokerProcess
 
 UNKNOWN_ID = uuid.UUID(int=12345)
@@ -464,13 +464,13 @@ def groups_are_coordinated(broker: BrokerProcess) -> None:
 def every_version() -> list[tuple[int, int]]:
     return [
         (key, version)
-        for key, handler in sorted(load().items())
+        for key, handler in sorted(SERVED.items())
         for version in range(handler.min_version, handler.max_version + 1)
     ]
 
 
 def test_every_api_has_its_request_here() -> None:
-    assert set(REQUESTS) == set(load())
+    assert set(REQUESTS) == set(SERVED)
 
 
 @pytest.mark.parametrize(("key", "version"), every_version())

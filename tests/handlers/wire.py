@@ -36,6 +36,7 @@ from plog.protocol.messages.topics import (
 )
 from plog.protocol.schema import Struct
 from plog.types import ZERO_UUID
+from tests import several_brokers
 
 NOW_MS = int(time.time() * 1000)
 WAIT_MS = 60_000
@@ -59,6 +60,11 @@ class Speaker(Connection):
 
 
 def speak(port: int, *, client_id: str = "test") -> Speaker:
+    ports = several_brokers.ports_of(port)
+    if len(ports) > 1:
+        from tests.routed import Routed  # it imports this module
+
+        return Routed(ports, client_id=client_id)
     return Speaker("127.0.0.1", port, client_id=client_id, timeout_ms=WAIT_MS)
 
 

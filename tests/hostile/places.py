@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from plog.handlers.registry import load
 from plog.protocol.api_keys import ApiKey
 from plog.protocol.schema import Struct, Versions
 from tests.protocol.instances import filled
+from tests.served import SERVED
 
 
 class Place(NamedTuple):
@@ -24,7 +24,7 @@ class Place(NamedTuple):
 
 def every_place() -> Iterator[Place]:
     """Yield each string, and each array of strings, in the requests of the APIs that are served."""
-    for key, handler in sorted(load().items()):
+    for key, handler in sorted(SERVED.items()):
         served = Versions(handler.min_version, handler.max_version)
         for path, versions in _places(handler.request, served):
             yield Place(ApiKey(key), path, versions)

@@ -21,7 +21,6 @@ from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from plog.handlers.registry import load
 from plog.protocol import codec, framing
 from plog.protocol.api_keys import ApiKey
 from plog.protocol.messages.api_versions import ApiVersionsRequest
@@ -33,6 +32,7 @@ from tests.handlers.wire import WAIT_MS, create_topic, eventually, speak
 from tests.hostile.frames import framed
 from tests.hostile.places import every_place, put
 from tests.hostile.test_names import await_both
+from tests.served import SERVED
 from tests.servers import BrokerProcess, free_port
 
 TIMED = re.compile(
@@ -158,7 +158,7 @@ def sweep_and_look(broker: BrokerProcess, metrics: str) -> str:
                 if isinstance(request, ProduceRequest):
                     request.acks = 0
                     sweep.send(place.key, version, request, form, str(place))
-    for key, handler in sorted(load().items()):
+    for key, handler in sorted(SERVED.items()):
         send_client_id(broker.port, sweep, ApiKey(key), handler.max_version)
 
     shown = {

@@ -93,6 +93,8 @@ def _of_frame(frame: bytes) -> Verdict:
         return Verdict(
             Fate.CLOSED, f"{name} v{header.api_version} is not supported; supported are v"
         )
+    if handler.between_brokers:
+        return Verdict(Fate.CLOSED, f"{name}: this broker runs alone")
     try:
         request, _ = codec.decode(
             handler.request,

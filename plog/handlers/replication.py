@@ -1,0 +1,260 @@
+"""Requests between brokers: the controller's orders, and what brokers ask the controller.
+
+LeaderAndIsr, UpdateMetadata, StopReplica, ControlledShutdown, AlterPartition, AllocateProducerIds.
+They are accepted on the listener between brokers only (`registry.handles`). Owns the check of who
+sends them. Orders are obeyed in a thread of their own, in the order in which they came: they write
+files and wait for disks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Mapping
+from typing import TypeVar
+
+from plog.cluster.control_fence import NO_BROKER_EPOCH
+from plog.cluster.control_requests import ControlRequest
+from plog.cluster.controller_context import PartitionState
+from plog.cluster.controller_events import Outcome, ProposedIsr
+from plog.cluster.store import SessionLost, Unreachable
+from plog.errors import (
+    ErrorCode,
+    KafkaError,
+    NotController,
+    StaleBrokerEpoch,
+    StaleControllerEpoch,
+)
+from plog.handlers.context import Context, Services
+from plog.handlers.registry import handles
+from plog.network.control_plane import CloseConnection
+from plog.protocol.messages.producers import (
+    AllocateProducerIdsRequest,
+    AllocateProducerIdsResponse,
+)
+from plog.protocol.messages.replication import (
+    AlterPartitionRequest,
+    AlterPartitionResponse,
+    AlterPartitionState,
+    AlterPartitionStateResponse,
+    AlterPartitionTopic,
+    AlterPartitionTopicResponse,
+    ControlledShutdownRequest,
+    ControlledShutdownResponse,
+    LeaderAndIsrRequest,
+    LeaderAndIsrResponse,
+    RemainingPartition,
+    StopReplicaRequest,
+    StopReplicaResponse,
+    UpdateMetadataRequest,
+    UpdateMetadataResponse,
+)
+from plog.types import NO_EPOCH, TopicPartition
+
+A = TypeVar("A", bound=ControlRequest)
+B = TypeVar("B")
+
+BROKER_EPOCHS_SINCE = 3
+"""AlterPartition from this version on has the broker epoch of each member (KIP-903)."""
+TOPIC_IDS_SINCE = 2
+"""AlterPartition from this version on has topic ids."""
+NO_LEADER = -1
+
+
+# -- orders of the controller ----------------------------------------------------------------------
+
+
+@handles(LeaderAndIsrRequest, versions="5-7", between_brokers=True)
+async def leader_and_isr(ctx: Context, request: LeaderAndIsrRequest) -> LeaderAndIsrResponse:
+    """Lead and follow as the controller says."""
+    try:
+        _check_sender(request, ctx.services.metadata.snapshot.brokers)
+    except KafkaError as refusal:
+        return LeaderAndIsrResponse(error_code=refusal.code, topics=[])
+    return await _obeyed(ctx, ctx.services.replicas.apply_leader_and_isr, request)
+
+
+@handles(StopReplicaRequest, versions="3-4", between_brokers=True)
+async def stop_replica(ctx: Context, request: StopReplicaRequest) -> StopReplicaResponse:
+    """Stop replicas, and delete their logs if the controller says so."""
+    try:
+        _check_sender(request, ctx.services.metadata.snapshot.brokers)
+    except KafkaError as refusal:
+        return StopReplicaResponse(error_code=refusal.code, partition_errors=[])
+    return await _obeyed(ctx, ctx.services.replicas.apply_stop_replica, request)
+
+
+@handles(UpdateMetadataRequest, versions="7-8", between_brokers=True)
+async def update_metadata(ctx: Context, request: UpdateMetadataRequest) -> UpdateMetadataResponse:
+    """Take in what the controller says of the cluster."""
+    try:
+        _check_sender(request, {broker.id for broker in request.live_brokers})
+    except KafkaError as refusal:
+        return UpdateMetadataResponse(error_code=refusal.code)
+    return await _obeyed(ctx, ctx.services.metadata.apply, request)
+
+
+def _check_sender(request: ControlRequest, brokers: Collection[int]) -> None:
+    """Check that the order is for this life of the broker, and comes from a registered broker.
+
+    `ControlFence` compares the epochs, `_has_epochs` looks up those that are new. This refuses
+    requests without one.
+    """
+    if request.broker_epoch == NO_BROKER_EPOCH:
+        raise StaleBrokerEpoch("the request has no broker epoch")
+    if request.controller_id not in brokers:
+        raise StaleControllerEpoch(f"broker {request.controller_id} is not registered")
+
+
+async def _obeyed(ctx: Context, obey: Callable[[A], B], order: A) -> B:
+    """Obey an order in its turn.
+
+    Without a response the controller sends it again. That is why the connection is closed if the
+    order cannot be judged now.
+    """
+    if ctx.services.order_connections.is_late(str(order.controller_id), ctx.connection.id):
+        raise CloseConnection("its orders were sent again by a later connection")
+
+    def check_and_obey() -> B:
+        if not _has_epochs(ctx.services, order):
+            raise CloseConnection(
+                f"no controller has epoch {order.controller_epoch}, or this broker"
+                f" {order.broker_epoch}, as far as is known here"
+            )
+        return obey(order)
+
+    with ctx.connection.aside():
+        loop = asyncio.get_running_loop()
+        try:
+            return await loop.run_in_executor(ctx.services.orders, check_and_obey)
+        except (SessionLost, Unreachable) as fault:
+            raise CloseConnection(f"the order needs ZooKeeper: {fault}") from fault
+
+
+def _has_epochs(services: Services, order: ControlRequest) -> bool:
+    """Look up epochs that this broker has not heard of yet. Raises StoreError."""
+    epochs = order.controller_epoch, order.broker_epoch
+    return not services.fence.is_beyond(*epochs) or services.registration.has_epochs(*epochs)
+
+
+# -- questions to the controller -------------------------------------------------------------------
+
+
+@handles(ControlledShutdownRequest, versions="2-3", between_brokers=True)
+async def controlled_shutdown(
+    ctx: Context, request: ControlledShutdownRequest
+) -> ControlledShutdownResponse:
+    """Move leadership off a broker that is about to stop."""
+    asked = ctx.services.controller.controlled_shutdown(request.broker_id, request.broker_epoch)
+    try:
+        with ctx.connection.aside():
+            left = await asyncio.wrap_future(asked)
+    except KafkaError as refusal:
+        return ControlledShutdownResponse(error_code=refusal.code, remaining_partitions=[])
+    return ControlledShutdownResponse(
+        error_code=ErrorCode.NONE,
+        remaining_partitions=[
+            RemainingPartition(topic_name=at.topic, partition_index=at.partition)
+            for at in sorted(left)
+        ],
+    )
+
+
+@handles(AlterPartitionRequest, versions="0-3", between_brokers=True)
+async def alter_partition(ctx: Context, request: AlterPartitionRequest) -> AlterPartitionResponse:
+    """Have the controller accept in-sync sets that their leader proposes."""
+    names = {id(topic): _name(ctx, topic) for topic in request.topics}
+    proposed = {
+        TopicPartition(name, one.partition_index): _proposed(one, ctx.version)
+        for topic in request.topics
+        if (name := names[id(topic)]) is not None
+        for one in topic.partitions
+    }
+    asked = ctx.services.controller.propose_isrs(request.broker_id, request.broker_epoch, proposed)
+    try:
+        with ctx.connection.aside():
+            outcomes = await asyncio.wrap_future(asked)
+    except KafkaError as refusal:
+        return AlterPartitionResponse(error_code=refusal.code, topics=[])
+    return AlterPartitionResponse(
+        error_code=ErrorCode.NONE,
+        topics=[_altered(topic, names[id(topic)], outcomes) for topic in request.topics],
+    )
+
+
+def _name(ctx: Context, topic: AlterPartitionTopic) -> str | None:
+    if ctx.version < TOPIC_IDS_SINCE:
+        return topic.topic_name
+    return ctx.services.metadata.topic_name(topic.topic_id)
+
+
+def _proposed(one: AlterPartitionState, version: int) -> ProposedIsr:
+    if version >= BROKER_EPOCHS_SINCE:
+        isr = tuple(member.broker_id for member in one.new_isr_with_epochs)
+        epochs = tuple(member.broker_epoch for member in one.new_isr_with_epochs)
+    else:
+        isr = tuple(one.new_isr)
+        epochs = (NO_EPOCH,) * len(isr)
+    return ProposedIsr(
+        isr, epochs, one.leader_epoch, one.partition_epoch, one.leader_recovery_state
+    )
+
+
+def _altered(
+    topic: AlterPartitionTopic, name: str | None, outcomes: Mapping[TopicPartition, Outcome]
+) -> AlterPartitionTopicResponse:
+    return AlterPartitionTopicResponse(
+        topic_name=topic.topic_name,
+        topic_id=topic.topic_id,
+        partitions=[
+            _outcome(
+                one.partition_index,
+                ErrorCode.UNKNOWN_TOPIC_ID
+                if name is None
+                else outcomes[TopicPartition(name, one.partition_index)],
+            )
+            for one in topic.partitions
+        ],
+    )
+
+
+def _outcome(index: int, outcome: Outcome) -> AlterPartitionStateResponse:
+    if isinstance(outcome, PartitionState):
+        return AlterPartitionStateResponse(
+            partition_index=index,
+            error_code=ErrorCode.NONE,
+            leader_id=outcome.leader,
+            leader_epoch=outcome.leader_epoch,
+            isr=list(outcome.isr),
+            leader_recovery_state=outcome.leader_recovery_state,
+            partition_epoch=outcome.partition_epoch,
+        )
+    return AlterPartitionStateResponse(
+        partition_index=index,
+        error_code=outcome,
+        leader_id=NO_LEADER,
+        leader_epoch=NO_EPOCH,
+        isr=[],
+        partition_epoch=NO_EPOCH,
+    )
+
+
+@handles(AllocateProducerIdsRequest, versions="0-0", between_brokers=True)
+async def allocate_producer_ids(
+    ctx: Context, request: AllocateProducerIdsRequest
+) -> AllocateProducerIdsResponse:
+    """Give a broker a block of producer ids."""
+    try:
+        if not ctx.services.controller.is_active:
+            raise NotController(f"broker {ctx.services.node_id} is not the controller")
+        block = await ctx.in_thread(
+            ctx.services.producer_ids.take_block, request.broker_id, request.broker_epoch
+        )
+    except KafkaError as refusal:
+        return AllocateProducerIdsResponse(
+            error_code=refusal.code, producer_id_start=-1, producer_id_len=0
+        )
+    return AllocateProducerIdsResponse(
+        error_code=ErrorCode.NONE,
+        producer_id_start=block.first,
+        producer_id_len=block.last - block.first + 1,
+    )
