@@ -21,6 +21,11 @@ class LedTransactions:
     def __init__(self, replicas: ReplicaManager) -> None:
         self._replicas = replicas
 
+    def leads(self, at: TopicPartition) -> bool:
+        """Return whether this broker leads a partition now."""
+        partition = self._replicas.get(at)
+        return partition is not None and partition.is_leader
+
     def grant_ahead(
         self,
         partitions: Iterable[TopicPartition],

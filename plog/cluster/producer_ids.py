@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import threading
 
-from plog.cluster.store import BadVersion, Store
-from plog.cluster.znodes import PRODUCER_ID_BLOCK, ProducerIdBlock
-from plog.errors import UnknownServerError
+from plog.cluster.store import BadVersion, Store, Unreachable
+from plog.cluster.znodes import PRODUCER_ID_BLOCK, ProducerIdBlock, broker_path
+from plog.errors import BrokerIdNotRegistered, StaleBrokerEpoch, UnknownServerError
 
 BLOCK_SIZE = 1000
 LARGEST_PRODUCER_ID = 2**63 - 1
@@ -36,20 +36,35 @@ class ProducerIds:
         """
         with self._lock:
             if self._next == self._end:
-                block = self._take_block()
+                block = self._take_block(self._broker_id)
                 self._next, self._end = block.first, block.last + 1
             self._next += 1
             return self._next - 1
 
-    def _take_block(self) -> ProducerIdBlock:
+    def take_block(self, broker_id: int, broker_epoch: int) -> ProducerIdBlock:
+        """Take a block for another broker.
+
+        Raises:
+            BrokerIdNotRegistered, StaleBrokerEpoch: the broker is not registered in this epoch.
+            StoreError, UnknownServerError: as `next`.
+        """
+        found = self._store.exists(broker_path(broker_id))
+        if found is None:
+            raise BrokerIdNotRegistered(f"broker {broker_id} is not registered")
+        if found.czxid != broker_epoch:
+            raise StaleBrokerEpoch(f"stale broker epoch {broker_epoch}, it is {found.czxid} now")
+        return self._take_block(broker_id)
+
+    def _take_block(self, broker_id: int) -> ProducerIdBlock:
         while True:
             data, stat = self._store.get(PRODUCER_ID_BLOCK)
             first = ProducerIdBlock.decode(data).last + 1 if data else 0
             if first > LARGEST_PRODUCER_ID - BLOCK_SIZE + 1:
                 raise UnknownServerError("every producer id has been used")
-            block = ProducerIdBlock(self._broker_id, first, first + BLOCK_SIZE - 1)
+            block = ProducerIdBlock(broker_id, first, first + BLOCK_SIZE - 1)
             try:
                 self._store.set(PRODUCER_ID_BLOCK, block.encode(), stat.version)
-            except BadVersion:
-                continue  # another broker took this block
+            except (BadVersion, Unreachable):
+                # Another broker took this block, or it may be ours: then its ids are lost.
+                continue
             return block

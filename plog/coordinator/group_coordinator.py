@@ -49,6 +49,7 @@ from plog.coordinator.group_events import (
 )
 from plog.coordinator.group_log import CommittedOffset
 from plog.coordinator.group_shard import Group, Shard
+from plog.coordinator.load_queue import LoadQueue
 from plog.coordinator.member_memory import MemberMemory
 from plog.coordinator.shards import Shards
 from plog.coordinator.txn_events import Producer
@@ -81,6 +82,7 @@ class GroupCoordinator:
         settings_of: returns a group's current settings.
         trusted_time: the time by which offsets expire.
         partitions: returns the number of partitions that `__consumer_offsets` has or will have.
+        loads: as for `Shards`.
     """
 
     def __init__(
@@ -93,6 +95,7 @@ class GroupCoordinator:
         clock: Clock,
         trusted_time: TrustedTime,
         partitions: Callable[[], int],
+        loads: LoadQueue | None = None,
     ) -> None:
         self._loop = loop
         self._appends = appends
@@ -103,6 +106,7 @@ class GroupCoordinator:
             OFFSETS_TOPIC,
             partitions=partitions,
             load_bytes=settings.offsets_load_buffer_size,
+            loads=loads,
             make=self._make_shard,
             taken=self._resume,
             given_up=self._retire,

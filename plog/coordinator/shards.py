@@ -11,10 +11,12 @@ import asyncio
 import logging
 import traceback
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Generic, Protocol, TypeVar
 
 from plog.cluster.partition import Partition
 from plog.coordinator.group_hash import partition_of
+from plog.coordinator.load_queue import LoadQueue
 from plog.coordinator.replay import Replayed, replay
 from plog.errors import CoordinatorLoadInProgress, KafkaError, NotCoordinator
 from plog.storage.log import Log
@@ -45,6 +47,7 @@ class Shards(Generic[S]):
 
     Args:
         partitions: returns the number of partitions that the topic has or will have.
+        loads: reads the logs, for this topic and others; None: this topic has threads of its own.
         make: creates an empty shard for a partition and a leader epoch.
         taken: called with a shard when it becomes active.
         given_up: called with a shard when it is no longer active.
@@ -58,6 +61,7 @@ class Shards(Generic[S]):
         *,
         partitions: Callable[[], int],
         load_bytes: int,
+        loads: LoadQueue | None = None,
         make: Callable[[int, int], S],
         taken: Callable[[S], None],
         given_up: Callable[[S], None],
@@ -67,6 +71,7 @@ class Shards(Generic[S]):
         self.topic = topic
         self._partitions = partitions
         self._load_bytes = load_bytes
+        self._loads = loads or LoadQueue()
         self._make = make
         self._taken = taken
         self._given_up = given_up
@@ -172,7 +177,7 @@ class Shards(Generic[S]):
             hosted = partition.hosted_log
             try:
                 if hosted is not None:
-                    await asyncio.to_thread(read, hosted)
+                    await self._loads.run(hosted.size_bytes, partial(read, hosted))
                     break
             except KafkaError as failure:
                 # The log may have moved to another directory, or its disk may have failed.

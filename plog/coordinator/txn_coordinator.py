@@ -14,9 +14,10 @@ from collections.abc import Callable, Iterable, Sequence
 from plog.cluster.led_transactions import LedTransactions
 from plog.cluster.metadata_cache import MetadataCache
 from plog.cluster.own_appends import OwnAppends, Pair
-from plog.cluster.store import SessionLost, WriteRefused
+from plog.cluster.store import SessionLost, Unreachable, WriteRefused
 from plog.coordinator import txn_log
 from plog.coordinator.failures import log_level, told
+from plog.coordinator.load_queue import LoadQueue
 from plog.coordinator.shards import Shards
 from plog.coordinator.txn import EPOCH_PER_TRANSACTION, Txn
 from plog.coordinator.txn_connections import ClientConnection, Sender, Way
@@ -41,6 +42,7 @@ from plog.coordinator.txn_events import (
     TxnAnswer,
     WriteMarkers,
 )
+from plog.coordinator.txn_partitions import TxnPartitions
 from plog.coordinator.txn_shard import TxnShard
 from plog.coordinator.txn_states import ONGOING
 from plog.errors import (
@@ -48,6 +50,7 @@ from plog.errors import (
     ErrorCode,
     InvalidProducerEpoch,
     KafkaError,
+    PlogError,
     TransactionCoordinatorFenced,
 )
 from plog.runtime.bounded_lines import BoundedLines
@@ -81,10 +84,12 @@ class TxnCoordinator:
 
     Args:
         led: the transactions in the partitions that this broker leads.
+        txn_partitions: reaches all partitions, wherever their leaders are.
         trusted_time: the time by which transactional ids and loaded transactions expire.
         partitions: returns the number of partitions that `__transaction_state` has or will have.
         new_producer_id: returns an unused producer id; blocks, and raises KafkaError.
         marker_written: called for each marker once it is durable.
+        loads: as for `Shards`.
     """
 
     def __init__(
@@ -93,6 +98,7 @@ class TxnCoordinator:
         *,
         appends: OwnAppends,
         led: LedTransactions,
+        txn_partitions: TxnPartitions,
         metadata: MetadataCache,
         settings: BrokerSettings,
         clock: Clock,
@@ -100,10 +106,12 @@ class TxnCoordinator:
         partitions: Callable[[], int],
         new_producer_id: Callable[[], int],
         marker_written: MarkerWritten,
+        loads: LoadQueue | None = None,
     ) -> None:
         self._loop = loop
         self._appends = appends
         self._led = led
+        self._txn_partitions = txn_partitions
         self._metadata = metadata
         self._settings = settings
         self._clock = clock
@@ -131,6 +139,7 @@ class TxnCoordinator:
             TRANSACTIONS_TOPIC,
             partitions=partitions,
             load_bytes=settings.transaction_state_log_load_buffer_size,
+            loads=loads,
             make=TxnShard,
             taken=self._resume,
             given_up=self._retire,
@@ -307,7 +316,7 @@ class TxnCoordinator:
             return NO_PRODUCER_ID
         try:
             return await asyncio.to_thread(self._new_producer_id)
-        except (WriteRefused, SessionLost) as refused:
+        except (WriteRefused, SessionLost, Unreachable) as refused:
             raise CoordinatorNotAvailable(f"the coordination store: {refused}") from refused
 
     def _token(self) -> asyncio.Future[TxnAnswer]:
@@ -409,7 +418,7 @@ class TxnCoordinator:
         await self._knows_partitions.wait()
         while self.shards.is_served(shard):
             try:
-                await self.write_marker(at, producer, marker)
+                await self._txn_partitions.write_marker(at, producer, marker, self.write_marker)
             except InvalidProducerEpoch as later:
                 # No producer gets a later epoch or starts another transaction before this one has
                 # ended everywhere. So the coordinator's log has lost a record of that end.
@@ -418,7 +427,7 @@ class TxnCoordinator:
             except TransactionCoordinatorFenced as fenced:
                 # A later coordinator wrote here, or an operator with a made-up epoch. While the
                 # transaction is open there, readers wait: it must not be completed (KIP-98).
-                is_open = self._is_open(at, producer)
+                is_open = await self._is_open(at, producer)
                 stays = " (its transaction stays open there)" if is_open else ""
                 self._fenced.warning(
                     "%s: no marker for producer %d%s: %s", at, producer.id, stays, fenced
@@ -447,15 +456,15 @@ class TxnCoordinator:
         while (
             self.shards.is_served(shard)
             and shard.leader_epoch == marker.coordinator_epoch
-            and self._is_open(at, producer)
+            and await self._is_open(at, producer)
         ):
             await asyncio.sleep(LOOK_S)
 
-    def _is_open(self, at: TopicPartition, producer: Producer) -> bool:
+    async def _is_open(self, at: TopicPartition, producer: Producer) -> bool:
         """Return whether a producer has or may have an open transaction in a partition."""
         try:
-            return self._led.has_open(at, producer.id)
-        except KafkaError:
+            return await self._txn_partitions.has_open(at, producer.id)
+        except PlogError:
             return not self._is_deleted(at)
 
     def _is_deleted(self, at: TopicPartition) -> bool:
@@ -464,7 +473,7 @@ class TxnCoordinator:
         return knows and not self._metadata.contains(at)
 
     async def write_marker(self, at: TopicPartition, producer: Producer, marker: Marker) -> None:
-        """End a producer's transaction in a partition, regardless of its coordinator.
+        """End a producer's transaction in a partition that this broker leads, for any coordinator.
 
         Raises as `OwnAppends.append_marker`.
         """

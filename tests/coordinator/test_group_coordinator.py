@@ -92,7 +92,9 @@ def test_marker_that_comes_while_the_log_is_read_is_not_lost(
 
     monkeypatch.setattr("plog.coordinator.shards.replay", replay)
     partition = SimpleNamespace(
-        topic_partition=OFFSETS, leadership=SimpleNamespace(leader_epoch=1), hosted_log=object()
+        topic_partition=OFFSETS,
+        leadership=SimpleNamespace(leader_epoch=1),
+        hosted_log=SimpleNamespace(size_bytes=0),
     )
 
     async def run() -> None:
@@ -121,7 +123,7 @@ def test_log_that_moves_while_it_is_read_is_read_where_it_is_then(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     key = group_log.encode_offset_key("g", AT)
-    logs = [object(), object()]
+    logs = [SimpleNamespace(size_bytes=0) for _ in range(2)]
     partition = SimpleNamespace(
         topic_partition=OFFSETS, leadership=SimpleNamespace(leader_epoch=1), hosted_log=logs[0]
     )

@@ -286,7 +286,9 @@ def test_topic_that_is_deleted_while_a_log_is_read_takes_its_offsets(
 
     monkeypatch.setattr("plog.coordinator.shards.replay", replay)
     partition = SimpleNamespace(
-        topic_partition=OFFSETS, leadership=SimpleNamespace(leader_epoch=1), hosted_log=object()
+        topic_partition=OFFSETS,
+        leadership=SimpleNamespace(leader_epoch=1),
+        hosted_log=SimpleNamespace(size_bytes=0),
     )
 
     async def run() -> None:

@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 
-from plog.cluster.store import WriteRefused
+from plog.cluster.store import SessionLost, StoreError, Unreachable, WriteRefused
 from plog.coordinator.txn import Txn
 from plog.coordinator.txn_connections import ClientConnection, Sender, Way
 from plog.coordinator.txn_coordinator import TRANSACTIONS_TOPIC, TxnCoordinator
 from plog.coordinator.txn_events import EndTxn, LookAtTimeout, Producer, Stored, TxnValue
+from plog.coordinator.txn_partitions import TxnPartitions
 from plog.coordinator.txn_shard import TxnShard
 from plog.coordinator.txn_states import TxnState
 from plog.errors import (
@@ -101,6 +102,9 @@ class Led:
         for at in partitions:
             self.given[at, producer_id] = producer_epoch, transactional_id, connection
 
+    def leads(self, at: TopicPartition) -> bool:
+        return True
+
     def has_open(self, at: TopicPartition, producer_id: int) -> bool:
         assert self.appends is not None
         return self.appends.has_open(at, producer_id)
@@ -137,6 +141,7 @@ def scene(
         asyncio.get_running_loop(),
         appends=appends,  # type: ignore[arg-type]
         led=led,  # type: ignore[arg-type]
+        txn_partitions=TxnPartitions(0, led=led, metadata=metadata, peers=None),  # type: ignore[arg-type]
         metadata=metadata,  # type: ignore[arg-type]
         settings=settings,  # type: ignore[arg-type]
         clock=clock,
@@ -383,12 +388,13 @@ def test_lines_of_ids_that_cannot_be_stored_are_bounded(
     assert lines + counted(caplog, r"(\d+) further transactional ids") == PARTITIONS
 
 
-def test_producer_id_that_the_store_refuses_is_asked_for_again() -> None:
+@pytest.mark.parametrize("why", [WriteRefused, SessionLost, Unreachable])
+def test_producer_id_that_the_store_refuses_is_asked_for_again(why: type[StoreError]) -> None:
     async def run() -> None:
         made, _ = scene(Metadata(), Appends())
 
         def refused() -> int:
-            raise WriteRefused("no space left on device")
+            raise why("no space left on device")
 
         made._new_producer_id = refused
         with pytest.raises(CoordinatorNotAvailable):

@@ -1,0 +1,79 @@
+"""Questions to other brokers, those that come while one is under way sent together as the next.
+
+Owns the queue of each broker. Each question is sent once; the caller decides whether to ask
+again. For the event loop's thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Generic, TypeVar
+
+from plog.errors import KafkaError, PlogError, RequestTimedOut
+
+Q = TypeVar("Q")
+A = TypeVar("A")
+
+MAX_BATCH = 1000
+"""Questions in one request."""
+
+
+class PeerBatches(Generic[Q, A]):
+    """Questions of one kind.
+
+    Args:
+        send: asks a broker several questions in one request, and returns what became of each.
+    """
+
+    def __init__(self, send: Callable[[int, Sequence[Q]], Awaitable[Sequence[A | KafkaError]]]):
+        self._send = send
+        self._waiting: dict[int, list[tuple[Q, asyncio.Future[A]]]] = {}
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+
+    async def ask(self, broker_id: int, question: Q) -> A:
+        """Return a broker's answer.
+
+        Raises:
+            KafkaError: the broker refuses the question, or does not answer: then it may have
+                done it.
+        """
+        answered: asyncio.Future[A] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(broker_id, []).append((question, answered))
+        if broker_id not in self._tasks:
+            self._tasks[broker_id] = asyncio.create_task(self._send_all(broker_id))
+        return await answered
+
+    async def _send_all(self, broker_id: int) -> None:
+        try:
+            while waiting := self._waiting.pop(broker_id, []):
+                batch, rest = waiting[:MAX_BATCH], waiting[MAX_BATCH:]
+                if rest:
+                    self._waiting[broker_id] = rest
+                await self._send_batch(broker_id, batch)
+        finally:
+            del self._tasks[broker_id]
+
+    async def _send_batch(
+        self, broker_id: int, batch: Sequence[tuple[Q, asyncio.Future[A]]]
+    ) -> None:
+        answers: Sequence[A | KafkaError]
+        try:
+            answers = await self._send(broker_id, [question for question, _ in batch])
+        except KafkaError as failure:
+            answers = [failure] * len(batch)
+        except PlogError as silent:
+            answers = [RequestTimedOut(f"broker {broker_id}: {silent}")] * len(batch)
+        except (LookupError, ValueError) as fault:
+            text = f"broker {broker_id}: the response does not fit the request: {fault!r}"
+            answers = [RequestTimedOut(text)] * len(batch)
+        if len(answers) != len(batch):
+            text = f"broker {broker_id}: {len(answers)} answers to {len(batch)} questions"
+            answers = [RequestTimedOut(text)] * len(batch)
+        for (_, answered), answer in zip(batch, answers, strict=True):
+            if answered.cancelled():
+                continue
+            if isinstance(answer, KafkaError):
+                answered.set_exception(answer)
+            else:
+                answered.set_result(answer)

@@ -1,0 +1,140 @@
+"""Asks the coordinator of a transactional id about the first write of a transaction (KIP-890).
+
+Owns which broker that is, and AddPartitionsToTxn in the form that brokers send. Several questions
+to one coordinator go in one request. For the event loop's thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+from operator import attrgetter
+from typing import NamedTuple, TypeAlias
+
+from plog.cluster.metadata_cache import MetadataCache
+from plog.cluster.peers import Peers
+from plog.coordinator.peer_batches import PeerBatches
+from plog.coordinator.txn import EPOCH_PER_TRANSACTION
+from plog.coordinator.txn_coordinator import TRANSACTIONS_TOPIC, TxnCoordinator
+from plog.coordinator.txn_events import Producer
+from plog.errors import CoordinatorNotAvailable, ErrorCode, KafkaError, error_for
+from plog.protocol.messages.transactions import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnTopic,
+    AddPartitionsToTxnTransaction,
+)
+from plog.types import TopicPartition
+
+BROKERS_SEND = 5
+"""The version of AddPartitionsToTxn between brokers; clients send 3 and below."""
+
+
+class Question(NamedTuple):
+    """Whether partitions are in a transaction, or that they join it."""
+
+    transactional_id: str
+    producer: Producer
+    partitions: frozenset[TopicPartition]
+    joins: bool
+
+
+Missing: TypeAlias = frozenset[TopicPartition]
+
+
+class TxnVerifier:
+    """The coordinators of all transactional ids.
+
+    Args:
+        here: the coordinator in this process.
+    """
+
+    def __init__(
+        self, broker_id: int, *, here: TxnCoordinator, metadata: MetadataCache, peers: Peers
+    ) -> None:
+        self._broker_id = broker_id
+        self._here = here
+        self._metadata = metadata
+        self._peers = peers
+        self._batches: PeerBatches[Question, ErrorCode | Missing] = PeerBatches(self._send)
+
+    async def verify(
+        self, transactional_id: str, producer: Producer, partitions: Iterable[TopicPartition]
+    ) -> ErrorCode | Missing:
+        """Return the partitions that are not in a producer's open transaction, or an error.
+
+        Raises KafkaError: the coordinator cannot be asked now.
+        """
+        coordinator = self._coordinator_of(transactional_id)
+        if coordinator == self._broker_id:
+            return self._here.verify(transactional_id, producer, partitions)
+        question = Question(transactional_id, producer, frozenset(partitions), False)
+        return await self._batches.ask(coordinator, question)
+
+    async def join(
+        self, transactional_id: str, producer: Producer, partitions: Iterable[TopicPartition]
+    ) -> ErrorCode:
+        """Have partitions join a producer's transaction.
+
+        Raises KafkaError: the coordinator cannot be asked now.
+        """
+        coordinator = self._coordinator_of(transactional_id)
+        if coordinator == self._broker_id:
+            return await self._here.add(
+                transactional_id, producer, partitions, client_version=EPOCH_PER_TRANSACTION
+            )
+        question = Question(transactional_id, producer, frozenset(partitions), True)
+        answer = await self._batches.ask(coordinator, question)
+        return answer if isinstance(answer, ErrorCode) else ErrorCode.NONE
+
+    def _coordinator_of(self, transactional_id: str) -> int:
+        at = TopicPartition(TRANSACTIONS_TOPIC, self._here.shards.index_of(transactional_id))
+        leader = self._metadata.leader(at)
+        if leader is None:
+            raise CoordinatorNotAvailable(f"{at} has no leader")
+        return leader.leader_id
+
+    async def _send(
+        self, broker_id: int, questions: Sequence[Question]
+    ) -> list[ErrorCode | Missing | KafkaError]:
+        request = AddPartitionsToTxnRequest(transactions=[_encoded(one) for one in questions])
+        asked = self._peers.ask(
+            broker_id, request, AddPartitionsToTxnResponse, at_most=BROKERS_SEND
+        )
+        response = await asyncio.wrap_future(asked)
+        if response.error_code != ErrorCode.NONE:
+            refusal = error_for(response.error_code, f"broker {broker_id} refuses the question")
+            return [refusal] * len(questions)
+        return [
+            _answer(
+                {
+                    TopicPartition(topic.name, one.partition_index): ErrorCode(
+                        one.partition_error_code
+                    )
+                    for topic in result.topic_results
+                    for one in topic.results_by_partition
+                }
+            )
+            for result in response.results_by_transaction
+        ]
+
+
+def _encoded(question: Question) -> AddPartitionsToTxnTransaction:
+    return AddPartitionsToTxnTransaction(
+        transactional_id=question.transactional_id,
+        producer_id=question.producer.id,
+        producer_epoch=question.producer.epoch,
+        verify_only=not question.joins,
+        topics=[
+            AddPartitionsToTxnTopic(name=topic, partitions=[at.partition for at in some])
+            for topic, some in groupby(sorted(question.partitions), attrgetter("topic"))
+        ],
+    )
+
+
+def _answer(codes: dict[TopicPartition, ErrorCode]) -> ErrorCode | Missing:
+    """Return the partitions that are missing, or the error that all have."""
+    missing = {at for at, code in codes.items() if code is ErrorCode.TRANSACTION_ABORTABLE}
+    others = {*codes.values()} - {ErrorCode.NONE, ErrorCode.TRANSACTION_ABORTABLE}
+    return min(others) if others else frozenset(missing)
