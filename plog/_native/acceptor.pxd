@@ -52,6 +52,7 @@ cdef void door_release(Door* door) noexcept nogil
 # Set the buffer sizes of connections to come on their listening socket.
 cdef void door_prepare(Door* door, int listening_fd) noexcept nogil
 # Accept one connection; with DOOR_ADMITTED `guest` holds its descriptor (non-blocking, options set), counted.
-cdef int door_admit(Door* door, int listening_fd, int listener_id, Guest* guest) noexcept nogil
+# Those that are exempt are counted, and never too many.
+cdef int door_admit(Door* door, int listening_fd, int listener_id, bint is_exempt, Guest* guest) noexcept nogil
 # A connection that was admitted is gone.
 cdef void door_leave(Door* door, int listener_id, const uint8_t* address) noexcept nogil

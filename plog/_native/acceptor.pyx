@@ -244,7 +244,7 @@ cdef int turn_away(Door* door, Guest* guest) noexcept nogil:
     return DOOR_REFUSED
 
 
-cdef int door_admit(Door* door, int listening_fd, int listener_id, Guest* guest) noexcept nogil:
+cdef int door_admit(Door* door, int listening_fd, int listener_id, bint is_exempt, Guest* guest) noexcept nogil:
     cdef sockaddr_storage name
     cdef socklen_t size = sizeof(name)
     cdef int64_t most
@@ -284,12 +284,12 @@ cdef int door_admit(Door* door, int listening_fd, int listener_id, Guest* guest)
     if is_reserved(guest.fd):
         snprintf(guest.reason, sizeof(guest.reason), "the process has no file descriptor left for clients")
         return turn_away(door, guest)
-    if atomic_load(&door.connections) >= door.max_connections:
+    if not is_exempt and atomic_load(&door.connections) >= door.max_connections:
         snprintf(guest.reason, sizeof(guest.reason), "max.connections (%lld) reached",
                  <long long>door.max_connections)
         return turn_away(door, guest)
     if counts_addresses(door):
-        most = most_of(door, guest.address)
+        most = UNLIMITED if is_exempt else most_of(door, guest.address)
         counted = count_in(door, guest.address, most)
         if counted == 0:
             snprintf(guest.reason, sizeof(guest.reason), "max.connections.per.ip%s (%lld) reached",

@@ -57,7 +57,7 @@ cdef void welcome(Loop* loop, Listener* listener) noexcept nogil:
         park(loop, listener)
         return
     for i in range(ACCEPTS_PER_TURN):
-        outcome = door_admit(&shared.door, listener.fd, listener.id, &guest)
+        outcome = door_admit(&shared.door, listener.fd, listener.id, listener.is_exempt, &guest)
         if outcome == DOOR_EMPTY:
             return
         if outcome == DOOR_EXHAUSTED:
@@ -74,6 +74,7 @@ cdef void welcome(Loop* loop, Listener* listener) noexcept nogil:
             door_leave(&shared.door, listener.id, guest.address)
             continue
         c.may_be_fast = listener.may_be_fast
+        c.is_exempt = listener.is_exempt
         c.opened = note_new(EVENT_OPENED, c, sizeof(guest.peer))
         c.closed = note_new(EVENT_CLOSED, c, REASON_BYTES)
         command = <Command*>calloc(1, sizeof(Command))

@@ -44,7 +44,7 @@ cdef inline bint may_read_small(Loop* loop) noexcept nogil:
 cdef int64_t may_receive(Loop* loop, Connection* c) noexcept nogil:
     cdef bint half_there = c.start < c.end
     cdef int64_t rest
-    if loop.privileged == c or not short_of_memory(loop):
+    if c.is_exempt or loop.privileged == c or not short_of_memory(loop):
         return INT64_MAX
     rest = rest_of_small_frame(c) if may_read_small(loop) else 0
     if rest > 0:

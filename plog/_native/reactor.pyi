@@ -93,10 +93,13 @@ class Reactor:
         """With `served` and `sessions`, ordinary requests for those partitions are answered here.
 
         Raises ValueError, or OSError when descriptors are short."""
-    def add_listener(self, fd: int, listener_id: int, *, may_be_fast: bool = True) -> None:
+    def add_listener(
+        self, fd: int, listener_id: int, *, may_be_fast: bool = True, is_exempt: bool = False
+    ) -> None:
         """Accept from this listening socket (duplicated, made non-blocking). Before or after start.
 
-        Without `may_be_fast`, every request of its clients is handed over.
+        Without `may_be_fast`, every request of its clients is handed over. With `is_exempt` they
+        are let in and read from beyond the limits of connections and of requests' memory.
 
         Raises OSError.
         """

@@ -257,7 +257,7 @@ cdef class Reactor:
             raise ValueError(f"{connection_id} is not a connection id")
         return &self.shared.loops[connection_id % self.shared.threads]
 
-    def add_listener(self, int fd, int listener_id, *, bint may_be_fast=True):
+    def add_listener(self, int fd, int listener_id, *, bint may_be_fast=True, bint is_exempt=False):
         cdef Listener* listener
         cdef Command* command
         cdef int own
@@ -278,6 +278,7 @@ cdef class Reactor:
         listener.fd = own
         listener.id = listener_id
         listener.may_be_fast = may_be_fast
+        listener.is_exempt = is_exempt
         command = self._command(ASK_LISTEN, 0)
         command.listener = listener
         self._send(&self.shared.loops[0], command)

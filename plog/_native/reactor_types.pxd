@@ -155,6 +155,7 @@ ctypedef struct Connection:
     bint writable
     # State.
     bint may_be_fast       # its listener's clients need no authentication
+    bint is_exempt         # from limits for clients: its listener is that between brokers, and no client's
     Line line              # its requests that are not answered
     bint closing           # closes once everything is sent
     bint abnormal          # it ends by a broken rule or a failure, not by anyone's wish
@@ -258,6 +259,7 @@ ctypedef struct Listener:
     int id
     bint parked              # not watched until the next tick: nothing can be accepted now
     bint may_be_fast
+    bint is_exempt
     Listener* next
 
 ctypedef struct Shared:

@@ -16,6 +16,8 @@ import pytest
 
 from plog._native.reactor import CLOSED, OPENED, REFUSED, REQUEST, Reactor
 from plog.network.control_plane import NO_REPLY
+from plog.network.listeners import bind_listeners, listen_on
+from plog.settings.definitions import BrokerSettings
 from tests.agreement.harness import run_seed
 from tests.network.server import Client, Server, correlation_of, echo, request
 
@@ -378,6 +380,31 @@ def test_address_over_its_cap_is_refused_and_others_are_not(caplog):
         again.sendall(request(3))
         assert again.answer() == request(3)[4:]
         server.until(lambda: "max.connections.per.ip (2) reached" in caplog.text)
+
+
+def exempt_address(server: Server) -> tuple[str, int]:
+    """Open one more listener, to which the limits for clients do not apply."""
+    settings = BrokerSettings({"listeners": "PLAINTEXT://127.0.0.1:0"})
+    (bound,) = bind_listeners(settings.parsed_listeners())
+    listen_on(bound, backlog=10)
+    address = bound.socket.getsockname()
+    server.in_loop(lambda: server.control_plane.add_listener(bound, is_exempt=True))
+    bound.socket.close()
+    return address
+
+
+@pytest.mark.parametrize("limit", ["max_connections", "max_connections_per_ip"])
+def test_exempt_connection_is_let_in_beyond_the_caps_and_counted(limit):
+    with Server(**{limit: 2}) as server:
+        address = exempt_address(server)
+        clients = [server.connect() for _ in range(2)]
+        brokers = [Client(address) for _ in range(3)]
+        server.clients += brokers
+        for one in (*clients, *brokers):
+            one.sendall(request(1))
+            assert one.answer() == request(1)[4:]
+        assert server.reactor.stats().connections == 5
+        assert server.connect().is_closed_by_server()
 
 
 def test_flood_of_refused_connections_is_told_of_once_a_second():
@@ -760,6 +787,31 @@ def test_requests_beyond_the_memory_budget_wait_for_earlier_ones():
             assert correlation_of(client.answer()) == i
         for sender in senders:
             sender.join(10)
+
+
+def test_exempt_connection_is_read_while_clients_fill_the_memory():
+    release, exempt = threading.Event(), []
+
+    async def hold(connection, frame):
+        while connection.listener is not exempt[0] and not release.is_set():
+            await asyncio.sleep(0.01)
+        return [bytes(frame[:8])]
+
+    with Server(hold, queued_max_bytes=1_000_000) as server:
+        broker = Client(exempt_address(server))
+        exempt.append(server.control_plane._listeners[-1])
+        client, behind = server.connect(), server.connect()
+        server.clients.append(broker)
+        client.sendall(request(1, bytes(1_500_000)))
+        server.until(lambda: server.reactor.stats().queued_bytes >= 1_500_000)
+        behind.sendall(request(2, bytes(200_000)))
+        large = bytes(900_000)
+        broker.sendall(request(3, large))
+        assert correlation_of(broker.answer()) == 3
+        assert server.reactor.stats().requests == 2  # the other client's waits
+        release.set()
+        assert correlation_of(behind.answer()) == 2
+        assert correlation_of(client.answer()) == 1
 
 
 def test_half_requests_that_fill_the_memory_budget_are_completed_one_by_one(threads):
