@@ -47,6 +47,8 @@ class ConfigAdmin:
         broker_id: this broker: the only one whose own configs it can check.
         written: told of each change once it is written, so that this broker obeys it
             before the answer; others hear of it by the notice.
+        refresh_topics: reads the configs of topics from the store, which other brokers write
+            too. None for a broker whose store is its own.
     """
 
     def __init__(
@@ -55,11 +57,13 @@ class ConfigAdmin:
         settings: DynamicSettings,
         broker_id: int,
         written: Callable[[ConfigEntity], None] | None = None,
+        refresh_topics: Callable[[Sequence[str]], object] | None = None,
     ) -> None:
         self._store = store
         self._settings = settings
         self._broker_id = broker_id
         self._written = written
+        self.refresh_topics = refresh_topics
         self._lines = BoundedLines(log, "%d further config changes", least_level=logging.INFO)
 
     def alter(

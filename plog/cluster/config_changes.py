@@ -95,6 +95,7 @@ class ConfigChanges:
         self._clock = clock
         self._other = other
         self._last = -1
+        self._must_read_all = False
         self._watch: Watch | None = None
         # Held from reading to applying, so that what is applied last was read last.
         self._applying = threading.Lock()
@@ -112,8 +113,7 @@ class ConfigChanges:
     def _apply_all(self) -> None:
         self._apply(ConfigEntity.broker(None))
         self._apply(ConfigEntity.broker(self._broker_id))
-        for name in self._store.children("/config/topics"):
-            self._apply(ConfigEntity.topic(name))
+        self.topic_settings(self._store.children("/config/topics"))
         for name in self._store.children(znodes.CONFIG_GROUPS):
             self._apply(ConfigEntity.from_entity_path(f"groups/{name}"))
 
@@ -123,7 +123,8 @@ class ConfigChanges:
         self._follower.start()
 
     def read_again(self) -> None:
-        """Hear the notices that may have been missed, soon."""
+        """Read all configs, soon: notices may have been missed, and removed since."""
+        self._must_read_all = True
         self._follower.note_change()
 
     def stop(self) -> None:
@@ -132,11 +133,17 @@ class ConfigChanges:
             self._watch.cancel()
         self._follower.stop()
 
-    def topic_settings(self, name: str) -> TopicSettings:
-        """Read a topic's configs and apply them: its creation leaves no notice."""
+    def topic_settings(self, names: Sequence[str]) -> dict[str, TopicSettings]:
+        """Read topics' configs and apply them: their creation leaves no notice.
+
+        A store elsewhere is asked for many at a time: it takes a while to answer each.
+        """
+        topics = [ConfigEntity.topic(name) for name in names]
         with self._applying:
-            self._read_and_apply(ConfigEntity.topic(name))
-            return self._settings.topic(name)
+            found = self._store.get_many([topic.path for topic in topics])
+            for topic, node in zip(topics, found, strict=True):
+                self._apply_data(topic, b"" if node is None else node[0])
+            return {name: self._settings.topic(name) for name in names}
 
     def refresh(self, entity: ConfigEntity) -> None:
         """Apply what is set now, before its notice is heard: for whoever has just written it."""
@@ -151,8 +158,9 @@ class ConfigChanges:
         """
         names: Sequence[str] = sorted(self._store.children(znodes.CONFIG_CHANGES), key=_number)
         oldest = next((number for number in map(_number, names) if number >= 0), 0)
-        if 0 <= self._last < oldest - 1:
-            log.info("config change notices were missed: reading all configs")
+        if self._must_read_all or 0 <= self._last < oldest - 1:
+            log.info("config change notices may have been missed: reading all configs")
+            self._must_read_all = False
             self._apply_all()
         for name in names:
             if _number(name) > self._last and not self._follower.is_stopping:
@@ -211,19 +219,20 @@ class ConfigChanges:
         except StoreError as refused:
             log.warning("cannot delete %s: %s", path, refused)
 
-    def _read(self, entity: ConfigEntity) -> dict[str, str]:
-        try:
-            return znodes.decode_config(self._store.get(entity.path)[0])
-        except NoNode:
-            return {}
-
     def _apply(self, entity: ConfigEntity) -> None:
         with self._applying:
             self._read_and_apply(entity)
 
     def _read_and_apply(self, entity: ConfigEntity) -> None:
         try:
-            configs = self._read(entity)
+            data, _ = self._store.get(entity.path)
+        except NoNode:
+            data = b""
+        self._apply_data(entity, data)
+
+    def _apply_data(self, entity: ConfigEntity, data: bytes) -> None:
+        try:
+            configs = znodes.decode_config(data)
         except MalformedNode as fault:
             log.error("configs at %s are ignored: %s", entity.path, fault)
             return

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import NamedTuple, Protocol
 
@@ -363,5 +363,5 @@ class Partition:
         return log.last_stable_offset if read_committed else log.high_watermark
 
 
-SettingsOf = Callable[[str], TopicSettings]
-"""Gives the effective settings of a topic; reads the store, so not on the asyncio loop."""
+SettingsOf = Callable[[Sequence[str]], Mapping[str, TopicSettings]]
+"""Gives the effective settings of topics; reads the store, so not on the asyncio loop."""

@@ -86,7 +86,7 @@ class ReplicaManager:
         logs: the log directories.
         metadata: tells a partition that is elsewhere from one that is nowhere.
         fence: shared with whatever else takes the controller's orders.
-        settings_of: reads the effective settings of a topic. Each read calls
+        settings_of: reads the effective settings of topics. Each read calls
             `update_topic_settings` before any later change does.
         on_change: told of each partition whose waiters should look again.
         log_dir_failed: has the controller ask which replicas this broker can serve.
@@ -194,7 +194,7 @@ class ReplicaManager:
         for partition in list(self._by_topic.get(topic, {}).values()):
             partition.update_settings(settings)
 
-    def renew_settings(self, settings_of: SettingsOf) -> None:
+    def renew_settings(self, settings_of: Callable[[str], TopicSettings]) -> None:
         """Have every replica obey its topic's settings of now: the broker's have changed."""
         for partition in self.partitions:
             partition.update_settings(settings_of(partition.topic_partition.topic))
@@ -208,6 +208,9 @@ class ReplicaManager:
         STALE_CONTROLLER_EPOCH where the leader epoch is not new (it is ignored),
         INCONSISTENT_TOPIC_ID where the log here is that of another topic,
         UNKNOWN_TOPIC_OR_PARTITION where this broker is no replica.
+
+        Raises:
+            StoreError: the settings of a topic cannot be read; the controller sends this again.
         """
         try:
             self._fence.admit(request.controller_epoch, request.broker_epoch)
@@ -219,10 +222,8 @@ class ReplicaManager:
         answers: list[LeaderAndIsrTopicError] = []
         refused: dict[str, list[TopicPartition]] = {}
         with self._lock:
-            settings = {
-                topic.topic_name: self._settings_of(topic.topic_name)
-                for topic in request.topic_states
-            }
+            names = [topic.topic_name for topic in request.topic_states]
+            settings = self._settings_of(names)
             self._make_new_logs(request, settings)
             for topic in request.topic_states:
                 errors = []
@@ -256,8 +257,6 @@ class ReplicaManager:
                 answers.append(
                     LeaderAndIsrTopicError(topic_id=topic.topic_id, partition_errors=errors)
                 )
-                # A change since the first read has not reached replicas that were not registered.
-                self._settings_of(topic.topic_name)
             if self._fetchers is not None:
                 self._fetchers.forget([one.topic_partition for one in leading])
                 self._fetchers.follow(following)
@@ -271,6 +270,9 @@ class ReplicaManager:
                 plural="cannot start replicas of %s: %s",
             )
         self._tell_leadership(leading, following)
+        # A change since the first read has not reached replicas that were not registered. The last
+        # step: if the store is away, the controller's next attempt repeats nothing else.
+        self._settings_of(names)
         return LeaderAndIsrResponse(error_code=ErrorCode.NONE, topics=answers)
 
     def _make_new_logs(

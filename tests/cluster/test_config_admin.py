@@ -356,7 +356,7 @@ def test_topic_with_malformed_configs_keeps_those_in_force(
     """The controller's thread reads them, and ended."""
     in_force = settings.topic("t")
     embedded.set(T.path, b"junk")
-    assert changes.topic_settings("t") == in_force
+    assert changes.topic_settings(["t"]) == {"t": in_force}
     assert f"configs at {T.path} are ignored" in caplog.text
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import logging
 import uuid
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,6 +16,7 @@ from plog.cluster.channels import InProcessChannel
 from plog.cluster.control_fence import ControlFence
 from plog.cluster.metadata_cache import MetadataCache
 from plog.cluster.replica_manager import ReplicaManager
+from plog.cluster.store import Unreachable
 from plog.errors import (
     ErrorCode,
     FencedLeaderEpoch,
@@ -150,12 +152,13 @@ class Broker:
         self.changed: list[TopicPartition] = []
         self.roles: list[tuple[list, list]] = []
         self.reports = 0
+        self.reads_left = -1  # no limit
         self.replicas = ReplicaManager(
             broker_id=ME,
             logs=self.logs,  # type: ignore[arg-type]
             metadata=self.metadata,
             fence=self.fence,
-            settings_of=self._apply_configs,
+            settings_of=self._read_settings,
             on_change=self.changed.append,
             log_dir_failed=self._report,
             fetchers=self.fetchers,
@@ -165,9 +168,16 @@ class Broker:
         self.replicas.on_leadership(lambda *roles: self.roles.append(roles))
         self.channel = InProcessChannel(self.replicas, self.metadata)
 
-    def _apply_configs(self, topic: str) -> TopicSettings:
-        self.settings.apply_topic(topic, self.configs.get(topic, {}))
-        return self.settings.topic(topic)
+    def _read_settings(self, topics: Sequence[str]) -> dict[str, TopicSettings]:
+        if self.reads_left == 0:
+            raise Unreachable("the store is away")
+        self.reads_left -= 1
+        return self._apply_configs(topics)
+
+    def _apply_configs(self, topics: Sequence[str]) -> dict[str, TopicSettings]:
+        for topic in topics:
+            self.settings.apply_topic(topic, self.configs.get(topic, {}))
+        return {topic: self.settings.topic(topic) for topic in topics}
 
     def obey_changes(self) -> None:
         """As a whole broker, which has its replicas hear of all settings that are applied."""
@@ -625,3 +635,21 @@ def test_settings_that_change_while_a_replica_is_taken_up_reach_it_and_its_log(
     partition = broker.replicas.get(A0)
     assert partition.settings.retention_ms == 5
     assert partition.log.settings is partition.settings
+
+
+def test_coordinators_hear_of_roles_though_the_store_goes_away(broker: Broker) -> None:
+    broker.reads_left = 1
+    with pytest.raises(Unreachable):
+        broker.lead()
+    broker.reads_left = -1
+    assert broker.lead() == STALE  # nothing is left to do
+    assert [one.topic_partition for leading, _ in broker.roles for one in leading] == [A0]
+
+
+def test_order_without_settings_is_obeyed_when_it_comes_again(broker: Broker) -> None:
+    broker.reads_left = 0
+    with pytest.raises(Unreachable):
+        broker.lead()
+    assert broker.roles == []
+    broker.reads_left = -1
+    assert broker.lead() == NONE
