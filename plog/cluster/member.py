@@ -14,7 +14,7 @@ from concurrent.futures import Future
 from plog.cluster.broker_registration import BrokerRegistration
 from plog.cluster.control_fence import ControlFence
 from plog.cluster.controller import Controller
-from plog.cluster.membership import Effect, Membership, Told
+from plog.cluster.membership import Effect, Membership, Orders
 from plog.cluster.store import SessionEvent, Store, StoreError
 from plog.cluster.znodes import BrokerNode
 from plog.errors import DuplicateBrokerRegistration
@@ -31,6 +31,7 @@ class Member:
     Args:
         node: returns what the registration says of this broker.
         read_again: has settings and features read, whose changes may have been missed.
+        remember: writes a new session down, for the process after this one.
         timeout_ms: of the session.
     """
 
@@ -43,6 +44,7 @@ class Member:
         fence: ControlFence,
         controller: Controller,
         read_again: Callable[[], None],
+        remember: Callable[[], None] = lambda: None,
         clock: Clock,
         timeout_ms: int,
     ) -> None:
@@ -52,11 +54,17 @@ class Member:
         self._fence = fence
         self._controller = controller
         self._read_again = read_again
+        self._remember = remember
         self._clock = clock
         self._machine = Membership(timeout_ms)
+        self._silent_before_ms = timeout_ms * 2 // 3
+        """kazoo asks each third of the time whether a server is there, and waits as long."""
+        self.sessions = 0
+        """Sessions in which this broker has registered, or tried to."""
+        self._remembered = -1
         self._joined: Future[int] = Future()
         self._retry_ms: int | None = None
-        self._todo: queue.SimpleQueue[Callable[[], Told] | None] = queue.SimpleQueue()
+        self._todo: queue.SimpleQueue[Callable[[], Orders] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="membership", daemon=True)
         self._watch = store.watch_session(self._on_session)
 
@@ -67,9 +75,14 @@ class Member:
             DuplicateBrokerRegistration: another live process has this broker id.
             StoreError: the registration cannot be written.
         """
-        self._on_session(SessionEvent.CONNECTED)
+        self.note_connected()
         self._thread.start()
         return self._joined.result()
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether there is a connection to the coordination store."""
+        return self._machine.is_connected
 
     def stop(self) -> None:
         """End the thread. The registration goes with the session."""
@@ -83,10 +96,22 @@ class Member:
             case SessionEvent.CONNECTED:
                 self._todo.put(lambda: self._machine.connected(self._store.session_id))
             case SessionEvent.SUSPENDED:
-                at_ms = self._clock.since_boot_ms()
+                at_ms = self._clock.since_boot_ms() - self._silent_before_ms
                 self._todo.put(lambda: self._machine.suspended(at_ms))
             case SessionEvent.LOST:
                 self._todo.put(self._machine.lost)
+
+    def run_due(self) -> None:
+        """Do the steps that are due. A simulation calls this time and again, instead of `start`."""
+        while not self._todo.empty():
+            call = self._todo.get_nowait()
+            if call is not None:
+                self._do(call())
+        self._do(self._on_time())
+
+    def note_connected(self) -> None:
+        """Have the broker registered, in the session that there is."""
+        self._on_session(SessionEvent.CONNECTED)
 
     def _run(self) -> None:
         while True:
@@ -98,15 +123,15 @@ class Member:
                 return
             self._do(call())
 
-    def _on_time(self) -> Told:
+    def _on_time(self) -> Orders:
         now_ms = self._clock.since_boot_ms()
         if self._retry_ms is not None and now_ms >= self._retry_ms:
             self._retry_ms = None
             return self._machine.retry()
         return self._machine.tick(now_ms)
 
-    def _do(self, told: Told) -> None:
-        for effect in told.effects:
+    def _do(self, orders: Orders) -> None:
+        for effect in orders.effects:
             match effect:
                 case Effect.REGISTER:
                     self._do(self._register(self._store.session_id))
@@ -117,11 +142,15 @@ class Member:
                 case Effect.RESIGN:
                     self._controller.resign()
                 case Effect.RETRY_LATER:
-                    self._retry_ms = self._clock.since_boot_ms() + told.retry_ms
+                    self._retry_ms = self._clock.since_boot_ms() + orders.retry_ms
                 case Effect.PAUSE | Effect.RESUME:
                     pass  # what it writes meanwhile is refused, or checked against its epoch
 
-    def _register(self, session_id: int) -> Told:
+    def _register(self, session_id: int) -> Orders:
+        if session_id != self._remembered:
+            self._remembered = session_id
+            self.sessions += 1
+            self._remember()
         try:
             epoch = self._registration.register(self._node())
         except (DuplicateBrokerRegistration, StoreError) as refused:

@@ -1,7 +1,7 @@
 """A broker's membership of its cluster, as the session with ZooKeeper comes and goes: pure.
 
 Owns when a broker registers, when it may be the controller, and when it must give that up. A
-session that expired is followed by another, in which the broker registers anew with a new broker
+session that expired is followed by another, in which the broker registers again with a new broker
 epoch. Clients are served all the while. Reads and writes nothing: events in, effects out.
 """
 
@@ -95,8 +95,8 @@ TABLE: Final[Mapping[tuple[State, Cause], _Next]] = {
 """What follows a cause. Where there is nothing, nothing follows."""
 
 
-class Told(NamedTuple):
-    """What the broker is told to do; `retry_ms`: how long it waits before RETRY."""
+class Orders(NamedTuple):
+    """The next steps of the broker; `retry_ms`: how long it waits before RETRY."""
 
     effects: tuple[Effect, ...]
     retry_ms: int = 0
@@ -118,7 +118,12 @@ class Membership:
     _silent_since_ms: int = 0
     _pause_ms: int = RETRY_MS
 
-    def connected(self, session_id: int) -> Told:
+    @property
+    def is_connected(self) -> bool:
+        """Whether there is a connection."""
+        return self.state in (State.JOINING, State.MEMBER)
+
+    def connected(self, session_id: int) -> Orders:
         """There is a connection."""
         is_same = session_id == self.session_id
         if self.state in (State.OUTSIDE, State.JOINING) or not is_same:
@@ -126,44 +131,44 @@ class Membership:
             return self._step(Cause.CONNECTED)
         return self._step(Cause.CONNECTED_AGAIN)
 
-    def suspended(self, now_ms: int) -> Told:
+    def suspended(self, now_ms: int) -> Orders:
         """There is no connection any more."""
         if self.state is State.MEMBER:
             self._silent_since_ms = now_ms
         return self._step(Cause.SUSPENDED)
 
-    def lost(self) -> Told:
+    def lost(self) -> Orders:
         """The session is over."""
         return self._step(Cause.LOST)
 
-    def registered(self, session_id: int, broker_epoch: int) -> Told:
+    def registered(self, session_id: int, broker_epoch: int) -> Orders:
         """The registration is written. One that was asked for in an earlier session is not."""
         if session_id != self.session_id:
-            return Told(())
+            return Orders(())
         if self.state is State.JOINING:
             self.broker_epoch = broker_epoch
             self._pause_ms = RETRY_MS
         return self._step(Cause.REGISTERED)
 
-    def failed(self, session_id: int) -> Told:
+    def failed(self, session_id: int) -> Orders:
         """The registration could not be written."""
         if session_id != self.session_id:
-            return Told(())
+            return Orders(())
         return self._step(Cause.FAILED)
 
-    def retry(self) -> Told:
+    def retry(self) -> Orders:
         """The pause is over."""
         return self._step(Cause.RETRY)
 
-    def tick(self, now_ms: int) -> Told:
+    def tick(self, now_ms: int) -> Orders:
         """Look at the time."""
         if now_ms - self._silent_since_ms < self.timeout_ms:
-            return Told(())
+            return Orders(())
         return self._step(Cause.TIMED_OUT)
 
-    def _step(self, cause: Cause) -> Told:
+    def _step(self, cause: Cause) -> Orders:
         self.state, effects = TABLE.get((self.state, cause), (self.state, ()))
         if Effect.RETRY_LATER not in effects:
-            return Told(effects)
+            return Orders(effects)
         pause_ms, self._pause_ms = self._pause_ms, min(2 * self._pause_ms, MAX_RETRY_MS)
-        return Told(effects, pause_ms)
+        return Orders(effects, pause_ms)

@@ -1,8 +1,8 @@
 """The ZooKeeper session of a broker, kept in its log directory for the process after it.
 
 A broker that was killed and starts again within its session would find its own registration in the
-way. Its log directory is locked, so nobody else uses that session: the new process ends it first,
-and its ephemeral nodes go at once. Owns the file; it holds a secret.
+way. Its log directory is locked, so no other process uses that session. The new process ends it
+first, and its ephemeral nodes go at once. Owns the file; it holds a secret.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A thread that reads something from the coordination store again after each change of it.
 
 Owns when it is read: also again after a failure, because a store that several brokers share may be
-away for a while. Never decides what is read.
+away for a while. Never decides which nodes are read.
 """
 
 from __future__ import annotations
@@ -57,9 +57,11 @@ class StoreFollower:
                 return
             try:
                 self._read()
-            except StoreError as error:
+            except Exception as error:
                 if not self._is_failing:
-                    log.warning("cannot read %s, trying again: %s", self._what, error)
+                    is_foreseen = isinstance(error, StoreError)
+                    text = "cannot read %s, trying again: %s"
+                    log.warning(text, self._what, error, exc_info=not is_foreseen)
                 self._is_failing = True
                 self._changed.wait(PAUSE_S)
                 self._changed.set()

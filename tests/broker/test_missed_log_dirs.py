@@ -100,14 +100,15 @@ def expect_served(broker: BrokerProcess) -> None:
 # -- starts that end early -------------------------------------------------------------------------
 
 KILLED = """
-import os, signal, sys
-from plog import broker
-whole = getattr(broker, sys.argv[1])
+import importlib, os, signal, sys
+module, name = sys.argv[1].split(":")
+module = importlib.import_module(module)
+whole = getattr(module, name)
 def killed(*arguments, **options):
     if sys.argv[2] == "behind":
         whole(*arguments, **options)
     os.kill(os.getpid(), signal.SIGKILL)
-setattr(broker, sys.argv[1], killed)
+setattr(module, name, killed)
 from plog.cli import main
 main(["server", *sys.argv[3:]])
 """
@@ -145,10 +146,12 @@ def killed_after(step: str) -> Callable[[BrokerProcess], None]:
 
 
 EARLIER = {
-    "killed after its first look": killed_after("find_log_dirs"),
-    "killed with its store open": killed_after("missing_log_dirs"),
-    "killed with its logs loaded": killed_after("register_log_dirs"),
-    "killed before it listens": killed_after("bind_listeners"),
+    "killed after its first look": killed_after("plog.broker:find_log_dirs"),
+    "killed with its store open": killed_after("plog.wiring.base:missing_log_dirs"),
+    "killed with its logs loaded": killed_after("plog.wiring.base:register_log_dirs"),
+    "killed before it listens": lambda broker: killed_start(
+        broker, "plog.broker:listen_on", "before"
+    ),
     "port in use": start_with_its_port_in_use,
     "whole": expect_missed,
     "whole, then killed": lambda broker: expect_missed(broker, end=broker.kill),
@@ -217,7 +220,7 @@ def test_damaged_store_beside_a_missing_disk_is_not_replaced(
 def test_directory_that_is_left_out_is_missed_until_it_is_back(broker: BrokerProcess) -> None:
     both, left = broker.overrides["log.dirs"], broker.log_dirs[1]
     broker.overrides["log.dirs"] = left
-    killed_start(broker, "register_log_dirs", "behind")
+    killed_start(broker, "plog.wiring.base:register_log_dirs", "behind")
     for _ in range(2):
         expect_missed(broker)
     assert f"log directory {broker.log_dirs[0]} (directory.id " in broker.log

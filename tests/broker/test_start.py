@@ -204,11 +204,11 @@ def test_properties_file_is_refused_with_all_its_faults(tmp_path: Path) -> None:
     ]
 
 
-def test_zookeeper_is_refused_in_one_line_that_says_why(tmp_path: Path) -> None:
-    line = refusal(run(*overrides(log_dirs=tmp_path, zookeeper_connect="127.0.0.1:2181/plog")))
-    assert line.startswith(
-        "plog: --override: `zookeeper.connect`: plog cannot join a cluster yet; unset, it keeps"
-    )
+def test_zookeeper_that_does_not_answer_is_one_line(tmp_path: Path) -> None:
+    settings = {"zookeeper_connect": f"127.0.0.1:{free_port()}/plog"}
+    settings["zookeeper_connection_timeout_ms"] = "500"
+    line = refusal(run(*overrides(log_dirs=tmp_path, **settings)))
+    assert line.startswith("plog: no ZooKeeper answers at 127.0.0.1:")
 
 
 def test_missing_properties_file_is_named(tmp_path: Path) -> None:
@@ -424,15 +424,15 @@ def settings_of(directory: Path, port: int, **values: object) -> BrokerSettings:
 
 
 PARTS = [
-    "plog.broker.create_persistent_paths",
-    "plog.broker.take_inventory",
-    "plog.broker.ReplicaManager",
-    "plog.broker.BrokerRegistration",
-    "plog.broker.Services",
+    "plog.cluster.cluster_store.create_persistent_paths",
+    "plog.wiring.base.take_inventory",
+    "plog.wiring.parts.ReplicaManager",
+    "plog.wiring.parts.BrokerRegistration",
+    "plog.wiring.parts.Services",
     "plog.broker.Reactor",
     "plog.broker.listen_on",
     "plog.broker.Dispatcher",
-    "plog.broker.Controller.start",
+    "plog.wiring.parts.Controller.start",
     "plog.network.control_plane.ControlPlane.start",
 ]
 

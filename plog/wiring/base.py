@@ -1,0 +1,109 @@
+"""What every part of a broker stands on: its directories, its store, what both say, its logs.
+
+Owns the order in which a start takes and reads them. Never knows clients or other brokers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+
+from plog.cluster.broker_registration import ensure_cluster_id, read_controller_epoch
+from plog.cluster.cluster_store import ClusterStore, open_store
+from plog.cluster.config_changes import ConfigChanges
+from plog.cluster.control_fence import ControlFence
+from plog.cluster.known_log_dirs import (
+    FoundLogDirs,
+    add_new_log_dirs,
+    missing_log_dirs,
+    register_log_dirs,
+)
+from plog.cluster.store_rebuild import known_partitions, rebuild_store
+from plog.cluster.stray_logs import Topics, find_strays, set_aside
+from plog.runtime.clock import Clock
+from plog.runtime.daemon_thread import run_in_daemon
+from plog.settings.definitions import BrokerSettings
+from plog.settings.dynamic import DynamicSettings
+from plog.storage.filesystem import Filesystem
+from plog.storage.inventory import take_inventory
+from plog.storage.log_manager import LogManager
+
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    """The broker's store, settings and logs, ready to be used."""
+
+    static: BrokerSettings
+    fs: Filesystem
+    clock: Clock
+    cluster: ClusterStore
+    settings: DynamicSettings
+    changes: ConfigChanges
+    fence: ControlFence
+    logs: LogManager
+
+
+async def open_base(
+    static: BrokerSettings,
+    fs: Filesystem,
+    found: FoundLogDirs,
+    *,
+    clock: Clock,
+    loading: Callable[[LogManager], None],
+    undo: AsyncExitStack,
+) -> Base:
+    """Open the store, read the settings, and load the logs.
+
+    Args:
+        found: the log directories, whose locks are held.
+        loading: called with the logs before they are loaded.
+        undo: gets what closes everything again.
+
+    Raises:
+        ConfigError, InconsistentLogDirs, KafkaStorageError, StoreError: as `Broker.start`.
+    """
+    cluster = await asyncio.to_thread(open_store, static, found, clock)
+    undo.callback(cluster.close)
+    if cluster.is_shared:
+        found = add_new_log_dirs(fs, found, cluster.store, broker_id=cluster.broker_id)
+        undo.callback(found.unlock)
+    settings = DynamicSettings(static)
+    changes = ConfigChanges(cluster.store, settings, broker_id=cluster.broker_id, clock=clock)
+    changes.load()
+    fence = ControlFence(read_controller_epoch(cluster.store))
+    if cluster.is_shared:
+        topics = Topics(cluster.store)
+        paths = [log_dir.path for log_dir in found.locked]
+        set_aside(fs, find_strays(fs, paths, topics=topics, broker_id=cluster.broker_id))
+    logs = LogManager(
+        static,
+        settings.topic,
+        cluster_id=cluster.cluster_id,
+        broker_id=cluster.broker_id,
+        clock=clock,
+        fs=fs,
+        broker_settings=settings.broker,
+        locked=found.locked,
+        unmounted=found.unmounted,
+        missing=missing_log_dirs(cluster.store, cluster.broker_id, found),
+    )
+    base = Base(static, fs, clock, cluster, settings, changes, fence, logs)
+    loading(logs)
+    await run_in_daemon(logs.start, name="load logs", abandon=logs.abandon_start)
+    undo.callback(lambda: logs.shutdown(fence.broker_epoch))
+    _agree_on_logs(base)
+    return base
+
+
+def _agree_on_logs(base: Base) -> None:
+    """Tell the store of the log directories, and an embedded store of topics that it lost."""
+    store, broker_id, logs = base.cluster.store, base.cluster.broker_id, base.logs
+    register_log_dirs(store, broker_id, logs.log_dir_ids())
+    if base.cluster.is_shared:
+        return
+    unknown = take_inventory(base.fs, logs.live_log_dirs, but=known_partitions(store))
+    rebuilt = rebuild_store(store, broker_id, unknown, logs.largest_producer_id())
+    base.changes.topic_settings([*rebuilt])
+    ensure_cluster_id(store, base.cluster.cluster_id)

@@ -1,0 +1,187 @@
+"""The parts of a broker that handlers use and the controller commands, each with what it needs.
+
+Owns who hears of whose changes. Nothing is served yet: `broker` opens the network, and registers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+from functools import partial
+from typing import NamedTuple
+
+from plog.cluster.broker_registration import BrokerRegistration
+from plog.cluster.channels import BrokerChannel, InProcessChannel
+from plog.cluster.config_admin import ConfigAdmin
+from plog.cluster.controller import Controller
+from plog.cluster.controller_context import LiveBroker
+from plog.cluster.disks import Disks
+from plog.cluster.fast_path import FastPath
+from plog.cluster.features import Features
+from plog.cluster.member import Member
+from plog.cluster.metadata_cache import MetadataCache
+from plog.cluster.peer_channel import PeerChannel
+from plog.cluster.peer_link import PeerLink, address_of
+from plog.cluster.peers import Peers
+from plog.cluster.producer_ids import ProducerIds
+from plog.cluster.replica_manager import ReplicaManager
+from plog.cluster.topic_admin import INTERNAL_TOPICS, MAX_REPLICAS, TopicAdmin
+from plog.handlers.context import Services
+from plog.runtime.purgatory import Purgatory
+from plog.storage.log_moves import LogMoves
+from plog.types import TopicPartition
+from plog.wiring.addresses import Addresses
+from plog.wiring.base import Base
+from plog.wiring.coordinators import make_coordinators
+
+CHANNEL_TIMEOUT_MS = 30_000
+"""How long a broker may take to obey an order before the controller sends it again."""
+ASK_AGAIN_MS = 2_000
+"""How often it is seen whether replicas that a full disk refused can be taken up."""
+
+
+class Parts(NamedTuple):
+    """What a broker is made of, before it is reached."""
+
+    services: Services
+    member: Member
+    fast_path: FastPath
+    peers: Peers
+    """The ways of a stopping broker to the controller."""
+
+
+def make_parts(base: Base, addresses: Addresses, undo: AsyncExitStack) -> Parts:
+    """Make all parts; `undo` gets what stops them. For the event loop's thread."""
+    cluster, store, settings = base.cluster, base.cluster.store, base.settings
+    purgatory: Purgatory[TopicPartition] = Purgatory(asyncio.get_running_loop())
+    disks = Disks(several=len(base.static.log_dirs) > 1)
+    undo.callback(disks.stop)
+    fast_path = FastPath(disks, INTERNAL_TOPICS)
+    undo.callback(fast_path.stop)
+    metadata = MetadataCache(base.fence)
+    registration = BrokerRegistration(store, cluster.broker_id)
+    replicas = ReplicaManager(
+        broker_id=cluster.broker_id,
+        logs=base.logs,
+        metadata=metadata,
+        fence=base.fence,
+        settings_of=base.changes.topic_settings,
+        on_change=purgatory.touch_threadsafe,
+        log_dir_failed=registration.report_lost_replicas,
+        publisher=fast_path,
+        disks=disks,
+    )
+    features = Features(store)
+    undo.callback(features.stop)
+    producer_ids = ProducerIds(store, cluster.broker_id)
+    peers = partial(_make_peers, base, metadata, addresses, undo)
+    coordinators = make_coordinators(
+        base,
+        peers=peers,
+        replicas=replicas,
+        metadata=metadata,
+        purgatory=purgatory,
+        producer_ids=producer_ids,
+        undo=undo,
+    )
+    _follow_settings(base, replicas, fast_path)
+    controller = _make_controller(base, replicas, metadata, addresses)
+    services = Services(
+        node_id=cluster.broker_id,
+        cluster_id=cluster.cluster_id,
+        clock=base.clock,
+        settings=settings,
+        logs=base.logs,
+        log_moves=_make_moves(base, replicas),
+        replicas=replicas,
+        metadata=metadata,
+        topics=TopicAdmin(store, settings, max_replicas=MAX_REPLICAS),
+        configs=ConfigAdmin(
+            store,
+            settings,
+            cluster.broker_id,
+            written=base.changes.refresh,
+            refresh_topics=base.changes.topic_settings if cluster.is_shared else None,
+        ),
+        producer_ids=producer_ids,
+        features=features,
+        controller=controller,
+        fence=base.fence,
+        registration=registration,
+        purgatory=purgatory,
+        groups=coordinators.groups,
+        transactions=coordinators.transactions,
+        verifier=coordinators.verifier,
+    )
+    undo.callback(services.expanders.shutdown)
+    undo.callback(services.orders.shutdown)
+    undo.callback(services.blocking.shutdown)
+    member = Member(
+        store,
+        registration=registration,
+        node=lambda: addresses.broker_node(base.clock.now_ms()),
+        fence=base.fence,
+        controller=controller,
+        read_again=base.changes.read_again,
+        remember=cluster.remember_session,
+        clock=base.clock,
+        timeout_ms=cluster.session_timeout_ms,
+    )
+    return Parts(services, member, fast_path, peers("controller"))
+
+
+def _make_peers(
+    base: Base, metadata: MetadataCache, addresses: Addresses, undo: AsyncExitStack, purpose: str
+) -> Peers:
+    made = Peers(
+        metadata,
+        broker_id=base.cluster.broker_id,
+        listener=addresses.inter_broker_listener,
+        purpose=purpose,
+    )
+    undo.callback(made.close)
+    return made
+
+
+def _follow_settings(base: Base, replicas: ReplicaManager, fast_path: FastPath) -> None:
+    """Have the parts hear of settings that change."""
+    settings, served = base.settings, fast_path.served
+    settings.on_broker_change(lambda now: served.set_fetch_max_bytes(now.fetch_max_bytes))
+    served.set_fetch_max_bytes(settings.broker().fetch_max_bytes)
+    settings.on_topic_change(replicas.update_topic_settings)
+    settings.on_broker_change(lambda _: replicas.renew_settings(settings.topic))
+    settings.on_broker_change(lambda _: base.logs.cleaner.start())
+
+
+def _make_controller(
+    base: Base, replicas: ReplicaManager, metadata: MetadataCache, addresses: Addresses
+) -> Controller:
+    broker_id, listener = base.cluster.broker_id, addresses.inter_broker_listener
+
+    def channel(broker: LiveBroker) -> BrokerChannel:
+        if broker.id == broker_id:
+            return InProcessChannel(replicas, metadata)
+        address = partial(address_of, broker, listener)
+        return PeerChannel(broker, PeerLink(broker_id, address, timeout_ms=CHANNEL_TIMEOUT_MS))
+
+    return Controller(
+        base.cluster.store,
+        broker_id=broker_id,
+        channels=channel,
+        settings=base.settings.broker,
+        clock=base.clock,
+        inter_broker_listener=listener,
+        stands=False,
+    )
+
+
+def _make_moves(base: Base, replicas: ReplicaManager) -> LogMoves:
+    """Have the replicas hear of what happens to their logs; return what moves these."""
+    logs = base.logs
+    logs.on_log_dir_failure(replicas.on_log_dir_failure)
+    logs.on_partition_damage(replicas.on_damage)
+    logs.on_late_recovery(replicas.on_late_recovery)
+    moves = LogMoves(logs, base.fs)
+    moves.on_log_moved(replicas.on_log_moved)
+    logs.scheduler.every(ASK_AGAIN_MS, replicas.ask_again_for_refused)
+    return moves
