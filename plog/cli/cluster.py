@@ -20,7 +20,16 @@ from plog.cli.output import (
 
 if TYPE_CHECKING:
     from plog.client.cluster_admin import BrokerOverview, ClusterOverview
-BROKER_COLUMNS = ["Broker", "Address", "Rack", "Software", "APIs", "Listeners", "Advertised"]
+BROKER_COLUMNS = [
+    "Broker",
+    "Address",
+    "Rack",
+    "Software",
+    "APIs",
+    "Partitions",
+    "Listeners",
+    "Advertised",
+]
 FEATURE_COLUMNS = ["Feature", "Lowest", "Highest", "In force"]
 
 
@@ -33,8 +42,9 @@ def command(bootstrap: str, as_json: bool, show_apis: bool) -> None:
 
     Address is the one that the broker names to this client. Listeners and Advertised are its
     settings listeners and advertised.listeners. APIs is the number of APIs that it supports; --apis
-    lists their versions. A feature is in force at a level between the lowest and the highest that
-    the brokers support (see `plog features`).
+    lists their versions. Partitions is the number of partitions that it has a replica of. A feature
+    is in force at a level between the lowest and the highest that the brokers support (see `plog
+    features`).
 
     A partition without a leader is offline: clients cannot write or read it. An under-replicated
     partition has replicas that are not in sync. Exit status 1 means that a broker did not answer.
@@ -56,7 +66,13 @@ def _json(cluster: ClusterOverview) -> dict[str, Any]:
         "cluster_id": cluster.cluster_id,
         "controller": cluster.controller_id if cluster.controller_id >= 0 else None,
         "coordination": cluster.coordination,
-        "brokers": [_broker_json(broker) for broker in cluster.brokers],
+        "brokers": [
+            {
+                **_broker_json(broker),
+                "partitions": cluster.replicas_on(broker.node.node_id),
+            }
+            for broker in cluster.brokers
+        ],
         "features": [
             {
                 "feature": one.name,
@@ -112,6 +128,7 @@ def _print(cluster: ClusterOverview, *, show_apis: bool) -> None:
             broker.node.rack,
             broker.software,
             len(broker.apis) or None,
+            cluster.replicas_on(broker.node.node_id),
             broker.configs.get(LISTENERS),
             broker.configs.get(ADVERTISED),
         ]
@@ -131,6 +148,11 @@ def _print(cluster: ClusterOverview, *, show_apis: bool) -> None:
     ):
         if partitions:
             say(f"{name}: {some_text(partitions)}")
+    for broker_id in cluster.empty_brokers:
+        say(
+            f"Broker {broker_id} has no partitions: existing ones cannot move to it yet, new ones"
+            " are placed on it, too"
+        )
     if cluster.features:
         print_rows([tuple(one) for one in cluster.features], FEATURE_COLUMNS, as_json=False)
     if show_apis:

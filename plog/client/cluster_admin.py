@@ -68,6 +68,21 @@ class ClusterOverview(NamedTuple):
         """The place of the cluster's metadata, by the first broker that shows it."""
         return next((one.coordination for one in self.brokers if one.coordination), None)
 
+    def replicas_on(self, broker_id: int) -> int:
+        """Return how many partitions have a replica on a broker."""
+        return sum(
+            broker_id in part.replicas
+            for topic in self.topics
+            for part in topic.partitions.values()
+        )
+
+    @property
+    def empty_brokers(self) -> list[int]:
+        """The brokers that have no partition, while there are others with some."""
+        ids = [broker.node.node_id for broker in self.brokers]
+        empty = [broker_id for broker_id in ids if not self.replicas_on(broker_id)]
+        return empty if len(empty) < len(ids) else []
+
     @property
     def offline(self) -> list[TopicPartition]:
         """The partitions without a leader."""

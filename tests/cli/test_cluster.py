@@ -38,7 +38,9 @@ def test_cluster_is_described(call, broker, topic):
         "software": "plog",
         "listeners": [f"PLAINTEXT://127.0.0.1:{broker.port}"],
         "advertised_listeners": [],
+        "partitions": cluster["partitions"],
     }
+    assert cluster["partitions"] > 0
     assert len(cluster["cluster_id"]) == 22
     assert (cluster["controller"], cluster["coordination"]) == (0, "embedded store")
     assert cluster["features"] == json.loads(call("features", "list", "--json").stdout)

@@ -42,6 +42,7 @@ DESTROYING: dict[str, tuple[list[object], str]] = {
 """The arguments of each command, and the question that it asks."""
 ELSEWHERE = {
     "log-dirs": "tests/cli/test_log_dirs.py shows its question: it needs a lost directory",
+    "move-store": "tests/cli/test_move_store.py: it needs a broker's own store",
     "kafka-scripts": "tests/cli/test_kafka_scripts.py: it asks before it replaces files",
 }
 SAFE = {

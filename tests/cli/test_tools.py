@@ -90,7 +90,7 @@ def test_topic_is_created_listed_described_and_deleted(call, broker):
         (["topics", "create", "a/b"], "a/b"),
         (
             ["topics", "create", "t", "--replication-factor", 5],
-            "invalid replication factor 5 for 1 broker",
+            "replication factor 5: plog does not replicate yet; use 1",
         ),
         (["topics", "create", "t", "--config", "nosuch=1"], "nosuch"),
         (["topics", "create", "t", "--config", "retention.ms=x"], "retention.ms"),
@@ -420,7 +420,7 @@ def test_broker_configs_are_described_and_set(call):
     assert "did you mean `log.retention.ms`?" in error_of(refused)
     key = "num.replica.fetchers"
     told = call("configs", "set", "broker", "default", f"{key}=5")
-    assert "no effect in plog: a broker still runs alone" in error_of(told)
+    assert "no effect in plog: plog does not copy replicas yet" in error_of(told)
     call("configs", "reset", "broker", "default", key)
     found: dict[str, dict] = {}
     deadline = time.monotonic() + TIMEOUT_S

@@ -68,6 +68,7 @@ WAITS = {"host-metrics"}
 """It waits for a cluster on purpose, and says so."""
 FINDINGS = {
     "doctor": "a server that does not answer is one of its findings",
+    "move-store": "it reads the broker's own store first: tests/cli/test_move_store.py",
     "bundle": "it collects the rest, and names the parts that it lacks",
 }
 """Commands outside the sweep, and the reason."""

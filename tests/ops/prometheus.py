@@ -117,9 +117,9 @@ class Prometheus:
         return series
 
     def firing(self) -> set[tuple[str, str]]:
-        """Return the firing alerts, each with its instance."""
+        """Return the firing alerts, each with its instance; "" for one of a whole cluster."""
         return {
-            (found["labels"]["alertname"], found["labels"]["instance"])
+            (found["labels"]["alertname"], found["labels"].get("instance", ""))
             for found in self._ask("alerts")["alerts"]
             if found["state"] == "firing"
         }

@@ -109,7 +109,7 @@ def test_broker_with_a_stuck_network_thread_is_not_alive(
         return False
 
     port = running.broker.metrics_port
-    monkeypatch.setattr(running.broker._pages._probes, "_network_answers", none_answers)
+    monkeypatch.setattr(running.broker._addresses.pages._probes, "_network_answers", none_answers)
     assert text(port, "/healthz") == (503, "a network thread has not answered for 1 s")
 
 
@@ -120,7 +120,7 @@ def test_bug_in_a_check_costs_that_check_alone(
         raise RuntimeError("a bug")
 
     port = running.broker.metrics_port
-    monkeypatch.setattr(running.broker._pages._probes, "_network_answers", broken)
+    monkeypatch.setattr(running.broker._addresses.pages._probes, "_network_answers", broken)
     assert text(port, "/healthz")[0] == 500
     monkeypatch.undo()
     assert text(port, "/healthz") == (200, "alive")

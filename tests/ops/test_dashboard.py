@@ -17,6 +17,7 @@ from grafana_foundation_sdk.models.dashboard import Dashboard
 
 from plog.client.group_admin import GroupAdmin
 from plog.types import TopicPartition
+from tests.compat.live_kafka import ZooKeeper
 from tests.conftest import ROOT
 from tests.handlers.wire import create_topic, fetch_one, make_batch, produce, speak
 from tests.ops.prometheus import Prometheus
@@ -88,11 +89,19 @@ def test_panels_do_not_overlap() -> None:
 
 
 @pytest.fixture
-def prometheus(tmp_path: Path) -> Iterator[Prometheus]:
-    """A Prometheus that reads a broker with traffic of each kind."""
+def zookeeper(tmp_path: Path) -> Iterator[ZooKeeper]:
+    running = ZooKeeper(tmp_path / "zookeeper", stops=False)
+    yield running
+    running.kill()
+
+
+@pytest.fixture
+def prometheus(tmp_path: Path, zookeeper: ZooKeeper) -> Iterator[Prometheus]:
+    """A Prometheus that reads a broker on a ZooKeeper with traffic of each kind."""
     page = f"127.0.0.1:{free_port()}"
     overrides = {
         "metrics.listener": page,
+        "zookeeper.connect": zookeeper.bootstrap,
         "offsets.topic.num.partitions": 1,
         "transaction.state.log.num.partitions": 1,
     }

@@ -25,6 +25,7 @@ from plog.ops.doctor.log_dirs import (
 )
 from plog.ops.doctor.running_broker import ask_running, examine_address, examine_running
 from plog.ops.doctor.units import unit_of
+from plog.ops.doctor.zookeeper import examine_zookeeper
 from plog.settings.server_properties import read
 
 
@@ -53,9 +54,11 @@ def examine(
     running = ask_running(settings, places)
     looked_at = list(examine_log_dirs(settings, places, running))
     found += looked_at
-    if all(one.verdict is not Verdict.FAILURE for one in looked_at):
+    coordination = list(examine_zookeeper(settings, places, running))
+    if all(one.verdict is not Verdict.FAILURE for one in (*looked_at, *coordination)):
         found += examine_known_log_dirs(settings, places, properties)
     found += examine_listeners(settings, is_running=running is not None)
+    found += coordination
     for check in (examine_buffers, examine_memory):
         found += check(settings)
     if unit is not None:

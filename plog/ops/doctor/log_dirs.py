@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 
 from plog.cluster.store import StoreError
-from plog.errors import InconsistentLogDirs
+from plog.errors import ConfigError, InconsistentLogDirs
 from plog.ops.doctor.findings import Finding, Findings, Verdict, graded_space
 from plog.ops.doctor.running_broker import OFFLINE_ADVICE, RunningBroker
 from plog.ops.doctor.units import Unit, is_under
@@ -97,8 +97,8 @@ def examine_known_log_dirs(
     try:
         with copied_log_dirs(settings, paths) as log_dirs:
             known, absent = log_dirs.known(), len(log_dirs.absent_partitions())
-    except LogDirsError:
-        return  # no broker has run here
+    except (LogDirsError, ConfigError):
+        return  # no broker has run here, or the check of ZooKeeper reports the fault
     except (OSError, StoreError, InconsistentLogDirs) as error:
         text = f"cannot check for missing log directories: {error}"
         advice = "check again with plog log-dirs; the broker reports the problem when it starts"

@@ -18,9 +18,10 @@ from typing import NamedTuple
 import psutil
 
 from plog import __version__
+from plog.client.admin import BROKER
 from plog.client.connection import Connection, address_of
 from plog.client.metadata import parse_bootstrap
-from plog.errors import KafkaError, PlogError
+from plog.errors import ErrorCode, KafkaError, PlogError
 from plog.ops import watch
 from plog.ops.doctor.findings import Finding, Findings, Verdict, graded, graded_space
 from plog.ops.health_client import Unhealthy, ask_page
@@ -30,6 +31,11 @@ from plog.ops.pages.paths import READY
 from plog.ops.pages.probes import Phase
 from plog.printable import printable
 from plog.protocol.messages.cluster import DescribeLogDirsRequest, DescribeLogDirsResponse
+from plog.protocol.messages.configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResponse,
+)
 from plog.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from plog.settings.definitions import BrokerSettings
 from plog.settings.listeners import EVERYWHERE, Listener
@@ -45,14 +51,21 @@ OFFLINE_ADVICE = "repair or mount its disk and restart: the broker's log has the
 
 
 class Identity(NamedTuple):
-    """The cluster and the brokers that answer at an address."""
+    """A broker and its cluster. The id is None if the broker does not report it."""
 
     cluster_id: str | None
-    brokers: frozenset[int]
+    broker_id: int | None
 
     def __str__(self) -> str:
-        ids = ", ".join(map(str, sorted(self.brokers)))
-        return f"broker {ids} of cluster {self.cluster_id}"
+        who = "a broker" if self.broker_id is None else f"broker {self.broker_id}"
+        return f"{who} of cluster {self.cluster_id}"
+
+
+class Answer(NamedTuple):
+    """A broker's description of its cluster, and the broker that gave it."""
+
+    identity: Identity
+    metadata: MetadataResponse
 
 
 class RunningBroker(NamedTuple):
@@ -68,7 +81,7 @@ class RunningBroker(NamedTuple):
 
     phase: str
     own: Identity | None = None
-    listeners: Sequence[tuple[Listener, MetadataResponse | PlogError]] = ()
+    listeners: Sequence[tuple[Listener, Answer | PlogError]] = ()
     through: tuple[str, int] | None = None
     log_dirs: DescribeLogDirsResponse | PlogError | None = None
 
@@ -87,15 +100,15 @@ def ask_running(settings: BrokerSettings, log_dirs: Sequence[Path]) -> RunningBr
         return RunningBroker(phase)
     own = _recorded_identity(log_dirs)
     through = None
-    answers: list[tuple[Listener, MetadataResponse | PlogError]] = []
+    answers: list[tuple[Listener, Answer | PlogError]] = []
     for listener in settings.parsed_listeners():
         try:
-            answer = _metadata(*_at(listener))
+            answer = _ask(*_at(listener), own)
         except PlogError as error:
             answers.append((listener, error))
             continue
-        own = own or _identity(answer)
-        if _identity(answer) == own:
+        own = own or answer.identity
+        if answer.identity == own:
             through = _at(listener)
         answers.append((listener, answer))
     return RunningBroker("", own, answers, through, through and _ask_log_dirs(through))
@@ -128,11 +141,11 @@ def examine_running(
             yield Finding("broker", Verdict.FAILURE, text, advice)
             continue
         assert own is not None
-        if (found := _identity(answer)) != own:
-            yield _other_broker(f"at {place}", found, own)
+        if answer.identity != own:
+            yield _other_broker(f"at {place}", answer.identity, own)
             continue
-        described = answer
-        yield from _advertised(listener, answer, own)
+        described = answer.metadata
+        yield from _advertised(listener, described, own)
     if described is None:
         return
     yield Finding("broker", Verdict.OK, f"{own} is running")
@@ -152,10 +165,10 @@ def examine_running(
 
 def examine_address(bootstrap: str) -> Findings:
     """Check a broker from this host, as a client that has only its address."""
-    answer: MetadataResponse | None = None
+    answer: Answer | None = None
     for host, port in parse_bootstrap(bootstrap):
         try:
-            answer = _metadata(host, port)
+            answer = _ask(host, port)
         except PlogError as error:
             advice = "start the broker, or correct the address; a firewall may be in between"
             yield Finding("broker", Verdict.FAILURE, str(error), advice)
@@ -163,11 +176,12 @@ def examine_address(bootstrap: str) -> Findings:
         break
     if answer is None:
         return
-    own = _identity(answer)
-    yield Finding("broker", Verdict.OK, f"{own} answers at {address_of(host, port)}")
-    for node in answer.brokers:
-        yield _reachable(f"broker {node.node_id}", node.host, node.port, own, Verdict.FAILURE)
-    yield from _partitions(answer)
+    found = answer.identity
+    yield Finding("broker", Verdict.OK, f"{found} answers at {address_of(host, port)}")
+    for node in answer.metadata.brokers:
+        name, wanted = f"broker {node.node_id}", Identity(found.cluster_id, node.node_id)
+        yield _reachable(name, node.host, node.port, wanted, Verdict.FAILURE)
+    yield from _partitions(answer.metadata)
     log_dirs = _ask_log_dirs((host, port))
     yield from _offline(log_dirs)
     yield from _disks(log_dirs)
@@ -184,17 +198,34 @@ def examine_address(bootstrap: str) -> Findings:
     yield graded("metrics", page.reason != NO_PAGE, page.reason, advice)
 
 
-def _metadata(host: str, port: int) -> MetadataResponse:
+def _ask(host: str, port: int, expected: Identity | None = None) -> Answer:
+    """Ask the broker at an address who it is, and for its cluster.
+
+    Args:
+        expected: the broker that should answer.
+    """
     connection = Connection(host, port, timeout_ms=WAIT_MS)
     try:
         request = MetadataRequest(topics=None, allow_auto_topic_creation=False)
-        return connection.call(request, MetadataResponse)
+        metadata = connection.call(request, MetadataResponse)
+        ids = dict.fromkeys(node.node_id for node in metadata.brokers)
+        if expected is not None and expected.broker_id is not None:
+            # First: it is right as a rule, and a broker that is not registered is not listed.
+            ids = {expected.broker_id: None, **ids}
+        own = next((one for one in ids if _has_id(connection, one)), None)
+        return Answer(Identity(metadata.cluster_id, own), metadata)
     finally:
         connection.close()
 
 
-def _identity(answer: MetadataResponse) -> Identity:
-    return Identity(answer.cluster_id, frozenset(node.node_id for node in answer.brokers))
+def _has_id(connection: Connection, broker_id: int) -> bool:
+    """Return whether a broker describes the settings of this id: each describes its own."""
+    asked = DescribeConfigsResource(
+        resource_type=BROKER, resource_name=str(broker_id), configuration_keys=[]
+    )
+    request = DescribeConfigsRequest(resources=[asked], include_synonyms=False)
+    answer = connection.call(request, DescribeConfigsResponse)
+    return all(one.error_code == ErrorCode.NONE for one in answer.results)
 
 
 def _recorded_identity(log_dirs: Sequence[Path]) -> Identity | None:
@@ -202,7 +233,7 @@ def _recorded_identity(log_dirs: Sequence[Path]) -> Identity | None:
     for path in log_dirs:
         try:
             found = decode_properties((path / META_PROPERTIES).read_text())
-            return Identity(found["cluster.id"], frozenset({int(found["broker.id"])}))
+            return Identity(found["cluster.id"], int(found["broker.id"]))
         except (OSError, ValueError, KeyError):
             continue
     return None
@@ -219,6 +250,8 @@ def _other_broker(place: str, found: Identity, own: Identity) -> Finding:
 
 def _advertised(listener: Listener, answer: MetadataResponse, own: Identity) -> Findings:
     for node in answer.brokers:
+        if node.node_id != own.broker_id:
+            continue
         wanted = listener.advertised_host or node.host, listener.advertised_port or node.port
         if wanted != (node.host, node.port):
             text = f"{listener.name} is advertised as {address_of(node.host, node.port)}, but the"
@@ -231,7 +264,7 @@ def _reachable(name: str, host: str, port: int, own: Identity, verdict: Verdict)
     """Check an advertised address from here: its name, its port, and the broker that answers."""
     place = f"{name} at {address_of(host, port)}"
     try:
-        found = _identity(_metadata(host, port))
+        found = _ask(host, port, own).identity
     except PlogError as error:
         text = f"{name} cannot be reached from here: {error}"
         advice = "clients connect to this address: correct advertised.listeners, the name service"

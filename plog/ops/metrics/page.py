@@ -23,6 +23,7 @@ from plog.coordinator.group_coordinator import GroupCoordinator
 from plog.coordinator.txn_coordinator import TxnCoordinator
 from plog.handlers.response_errors import ResponseErrors
 from plog.ops.log_counts import LogCounts, LogLines
+from plog.ops.metrics.cluster import Cluster
 from plog.ops.metrics.coordinators import Groups, Transactions
 from plog.ops.metrics.disks import Disks
 from plog.ops.metrics.families import BUILD
@@ -53,6 +54,8 @@ class Sources:
     """Whether a log directory's disk is treated as slow."""
     max_group_topics: int
     """How many pairs of a group and a topic have their lag shown."""
+    cluster: Cluster | None = None
+    """The cluster; None for a broker that runs alone."""
 
 
 class _Build:
@@ -80,8 +83,10 @@ class MetricsPage:
             Topics(sources.logs),
             Traffic(sources.traffic),
             LogLines(log_counts),
+            sources.cluster,
         ):
-            self._registry.register(collector)
+            if collector is not None:
+                self._registry.register(collector)
 
     def write(self, names: Collection[str] = (), accept: str = "") -> tuple[bytes, str]:
         """Return the page and its content type.

@@ -1,0 +1,123 @@
+"""Checks the ZooKeeper of a broker's cluster: its servers, its cluster, the brokers in it.
+
+Every check only reads; none uses the broker's own session.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+
+from plog.cluster import znodes
+from plog.cluster.broker_registration import read_cluster_id
+from plog.cluster.store import Store, StoreError
+from plog.cluster.store_copy import FILE_NAME
+from plog.cluster.store_move import MARK
+from plog.cluster.zookeeper_store import Access, ZooKeeperStore
+from plog.ops.doctor.findings import Finding, Findings, Verdict
+from plog.ops.doctor.running_broker import RunningBroker
+from plog.printable import printable
+from plog.settings.definitions import BrokerSettings
+from plog.storage.filesystem import Filesystem
+from plog.storage.log_dir import META_PROPERTIES, decode_properties
+
+WHAT = "zookeeper"
+WAIT_MS = 3_000
+MAX_ANSWER = 4096
+PORT = 2181
+NOT_SERVING = "not currently serving requests"
+
+
+def examine_zookeeper(
+    settings: BrokerSettings, log_dirs: Sequence[Path], running: RunningBroker | None
+) -> Findings:
+    """Check the coordination of a broker; nothing if it runs alone."""
+    connect = settings.zookeeper_connect
+    if connect is None:
+        return
+    own = [path / FILE_NAME for path in log_dirs if (path / FILE_NAME).exists()]
+    if own:
+        text = f"{own[0]} is this broker's own store, but zookeeper.connect is set"
+        advice = "remove zookeeper.connect, or move the store with plog move-store"
+        yield Finding(WHAT, Verdict.FAILURE, text, advice)
+    for server in connect.partition("/")[0].split(","):
+        yield _server(server.strip())
+    try:
+        store = ZooKeeperStore(
+            connect,
+            connection_timeout_ms=WAIT_MS,
+            access=Access.of(settings),
+            makes_root=False,
+        )
+        with closing(store):
+            yield from _cluster(store, connect, log_dirs, running)
+    except StoreError as error:
+        advice = "a broker that starts waits for it, then gives up; one that runs serves clients on"
+        yield Finding(WHAT, Verdict.FAILURE, str(error), advice)
+
+
+def _server(server: str) -> Finding:
+    """Ask a server what it is, by the one command that is allowed by default."""
+    host, _, port = server.rpartition(":") if ":" in server else (server, "", str(PORT))
+    try:
+        with socket.create_connection((host, int(port)), WAIT_MS / 1000) as asked:
+            asked.settimeout(WAIT_MS / 1000)
+            asked.sendall(b"srvr")
+            answer = asked.recv(MAX_ANSWER).decode(errors="replace")
+    except (OSError, ValueError) as error:
+        text = f"server {server} does not answer: {error}"
+        advice = "start it, or remove it from zookeeper.connect; the others go on if they are most"
+        return Finding(WHAT, Verdict.WARNING, text, advice)
+    if NOT_SERVING in answer:
+        text = f"server {server} runs, but does not serve: it has no majority of the servers"
+        advice = "start the others, or check that the servers reach each other"
+        return Finding(WHAT, Verdict.WARNING, text, advice)
+    mode = printable(answer.partition("Mode: ")[2].partition("\n")[0])
+    return Finding(WHAT, Verdict.OK, f"server {server} answers{f' ({mode})' if mode else ''}")
+
+
+def _cluster(
+    store: Store, connect: str, log_dirs: Sequence[Path], running: RunningBroker | None
+) -> Findings:
+    if store.exists(MARK) is not None:
+        text = f"a move of a store to {connect} was interrupted"
+        yield Finding(WHAT, Verdict.FAILURE, text, "run plog move-store --execute again")
+    known = _known_cluster(log_dirs)
+    if store.exists(znodes.CLUSTER_ID) is None:
+        if known is None:
+            text = f"no cluster is at {connect} yet: the first broker creates it"
+            yield Finding(WHAT, Verdict.OK, text)
+        else:
+            text = f"no cluster is at {connect}, but the log directories belong to {known}"
+            yield Finding(WHAT, Verdict.FAILURE, text, "check zookeeper.connect")
+        return
+    found = read_cluster_id(store)
+    if known not in (None, found):
+        text = f"{connect} has cluster {found}, but the log directories belong to {known}"
+        yield Finding(WHAT, Verdict.FAILURE, text, "check zookeeper.connect and log.dirs")
+        return
+    brokers = store.children(znodes.BROKER_IDS)
+    ids = ", ".join(sorted(brokers, key=int))
+    text = f"cluster {found} has {f'brokers {ids}' if brokers else 'no broker at present'}"
+    yield Finding(WHAT, Verdict.OK, text)
+    if running is None or running.phase or running.own is None:
+        return
+    own = running.own.broker_id
+    if own is not None and str(own) not in brokers:
+        text = f"broker {own} is running, but not registered: its partitions have no leader"
+        advice = "its log has the reason: it may use another ZooKeeper, or not reach this one"
+        yield Finding(WHAT, Verdict.FAILURE, text, advice)
+
+
+def _known_cluster(log_dirs: Sequence[Path]) -> str | None:
+    fs = Filesystem()
+    for path in log_dirs:
+        try:
+            known = decode_properties(fs.read_text(path / META_PROPERTIES)).get("cluster.id")
+        except (OSError, UnicodeDecodeError):
+            continue  # the checks of the directories report it
+        if known is not None:
+            return known
+    return None
