@@ -114,7 +114,7 @@ install_pages() {
         install -D -m 644 "$file" "$doc/$file"
     done
     mkdir -p "$doc/docs"
-    for file in COMPATIBILITY FORMATS MIGRATION OPERATIONS REQUESTS SKIPPED SPARK protocol settings; do
+    for file in CLUSTER COMPATIBILITY FORMATS MIGRATION OPERATIONS REQUESTS SKIPPED SPARK protocol settings; do
         sed -f systemd/deb/pages.sed "docs/$file.md" >"$doc/docs/$file.md"
     done
     install -m 644 docs/top.svg "$doc/docs"
