@@ -22,6 +22,7 @@ from bench_coordinator_rows import (
     GROUPS,
     HEARTBEAT_S,
     LARGEST_UNSEEN_LOSS,
+    LOAD,
     PLOG,
     REBALANCE,
     REBALANCE_GOAL_S,
@@ -393,6 +394,29 @@ def starts(cells: list[Cell]) -> Iterable[Shown]:
     yield Shown("starts on committed offsets", 1, head, lines, below)
 
 
+def loads(cells: list[Cell]) -> Iterable[Shown]:
+    """Show how long a coordinator loads a partition of committed offsets."""
+    head = [
+        *("Load", "Commits", "Kept", "Size MB", "Load, s"),
+        *("Broker answers, s", "CPU s", "RSS MB"),
+    ]
+    figures = [("size_bytes", 0, 1e-6), ("load_s", 2, 1), ("broker_s", 2, 1)]
+    figures += [("cpu_s", 2, 1), ("rss_mb", 0, 1)]
+    lines = [
+        [
+            cell.row.name,
+            *(f"{cell.rounds[-1][key]:,}" for key in ("commits", "kept")),
+            *(_spread(cell.values(key), digits, factor) for key, digits, factor in figures),
+        ]
+        for cell in cells
+    ]
+    below = [
+        "The load ends when the coordinator returns an offset, and is counted from when the broker"
+        " answers. Files are in the page cache. CPU is that of the whole start."
+    ]
+    yield Shown("loads of a shard", 1, head, lines, below)
+
+
 TABLES: dict[str, Callable[[list[Cell]], Iterable[Shown]]] = {
     COSTS: costs,
     FAST: fast,
@@ -400,6 +424,7 @@ TABLES: dict[str, Callable[[list[Cell]], Iterable[Shown]]] = {
     GROUPS: groups,
     REBALANCE: rebalances,
     START: starts,
+    LOAD: loads,
 }
 
 

@@ -10,7 +10,8 @@ if TYPE_CHECKING:
     from bench_costs import SharedKafka
 
 COSTS, FAST, GROUPS, REBALANCE, START = "costs", "fast", "groups", "rebalance", "start"
-COPYING = "copying"
+COPYING, LOAD = "copying", "load"
+LOAD_REPLACED, LOAD_KEPT = f"{LOAD}/replaced", f"{LOAD}/kept"
 PAGE_CACHE, DISK = "page-cache", "disk"
 
 ACKS_1, IN_ORDER, ACKS_ALL = "acks=1", "acks=all, in order", "acks=all"
@@ -111,6 +112,7 @@ class Extent(NamedTuple):
         faster: heartbeats come so many times as often as a row says.
         rebalances: of each kind in a round.
         copied: records, of which the first quarter is not counted.
+        commits: in the partition that a broker loads.
         delay_ms: group.initial.rebalance.delay.ms, within which a group's first members come.
     """
 
@@ -127,6 +129,7 @@ class Extent(NamedTuple):
     offsets_bytes: int
     segment_bytes: int
     copied: int
+    commits: int
 
 
 FULL = Extent(
@@ -143,6 +146,7 @@ FULL = Extent(
     offsets_bytes=10**9,
     segment_bytes=100 << 20,
     copied=40_000,
+    commits=1_000_000,
 )
 SHORT = Extent(
     seconds=0.3,
@@ -158,6 +162,7 @@ SHORT = Extent(
     offsets_bytes=3_000_000,
     segment_bytes=1 << 20,
     copied=2_000,
+    commits=3_000,
 )
 """Does everything work?"""
 
@@ -261,5 +266,18 @@ ROWS = (
         ("plog",),
         "A start on a partition of 1 GB of __consumer_offsets, until the groups' coordinator"
         " answers: before compaction and after.",
+    ),
+    *(
+        Row(
+            name,
+            LOAD,
+            ("plog",),
+            f"A start on a partition of __consumer_offsets with a million commits {which}, until"
+            " the groups' coordinator answers.",
+        )
+        for name, which in (
+            (LOAD_REPLACED, "of 1,000 partitions, again and again"),
+            (LOAD_KEPT, "of a million partitions"),
+        )
     ),
 )

@@ -26,6 +26,7 @@ import bench_copying
 import bench_costs
 import bench_groups
 import bench_offsets
+import bench_shards
 import click
 from bench import FILE_COLUMNS, commit
 from bench_clients import Clients
@@ -36,6 +37,7 @@ from bench_coordinator_rows import (
     FAST,
     FULL,
     GROUPS,
+    LOAD,
     REBALANCE,
     ROWS,
     SHORT,
@@ -55,6 +57,7 @@ MEASURES: dict[str, Callable[[Turn, Row, str], Figures]] = {
     GROUPS: bench_groups.measure_groups,
     REBALANCE: bench_groups.measure_rebalance,
     START: bench_offsets.measure_start,
+    LOAD: bench_shards.measure_load,
 }
 
 

@@ -189,7 +189,7 @@ def measure_start(turn: Turn, _row: Row, _contestant: str) -> Figures:
     }
     with running(turn.where, **settings) as server:
         groups = groups_of(0, GROUPS)
-        _until_coordinated(server, groups[0], at_first=True)
+        await_coordinator(server, groups[0], at_first=True)
         server.stop()
         partition = server.log_dir / f"{OFFSETS_TOPIC}-0"
         begun = time.monotonic()
@@ -197,10 +197,10 @@ def measure_start(turn: Turn, _row: Row, _contestant: str) -> Figures:
         writing_s = time.monotonic() - begun
         # The record is of the files before. The first start reads all batches, its stop writes one.
         (server.log_dir / SHUTDOWN_RECORD_FILE).unlink()
-        _start(server, groups)
-        before = _start(server, groups)
+        start_and_stop(server, groups)
+        before = start_and_stop(server, groups)
         cleaned = _compact(server)
-        after = _start(server, groups)
+        after = start_and_stop(server, groups)
         return {
             "size_bytes": written.size_bytes,
             "commits": written.commits,
@@ -213,12 +213,12 @@ def measure_start(turn: Turn, _row: Row, _contestant: str) -> Figures:
         }
 
 
-def _start(server: Plog, groups: list[str]) -> dict[str, float]:
+def start_and_stop(server: Plog, groups: list[str]) -> dict[str, float]:
     """Start a broker; return when it answers, and when its coordinator does, and stop it."""
     server.restart(log_cleaner_enable="false")
     assert server.start_s is not None
     up = time.monotonic() - server.start_s
-    _until_coordinated(server, groups[0])
+    await_coordinator(server, groups[0])
     answers_s = time.monotonic() - up
     for group in groups:
         if (found := _committed(server, group)) != LAST:
@@ -254,7 +254,7 @@ def _compact(server: Plog) -> dict[str, float]:
     }
 
 
-def _until_coordinated(server: Plog, group: str, *, at_first: bool = False) -> None:
+def await_coordinator(server: Plog, group: str, *, at_first: bool = False) -> None:
     """Wait until a group's offsets are told; the first who asks for it has the topic made."""
     deadline = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline:
