@@ -1,4 +1,4 @@
-"""Three ZooKeeper servers that agree with each other, as processes."""
+"""ZooKeeper servers that agree with each other, as processes."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from tests.compat.live_kafka import KAFKA_3_9, QUIET
@@ -17,34 +18,51 @@ initLimit=20
 syncLimit=4
 dataDir={directory}
 clientPort={port}
-clientPortAddress=127.0.0.1
+clientPortAddress={host}
 admin.enableServer=false
+maxClientCnxns=0
+forceSync=no
 4lw.commands.whitelist=srvr
 """
 
 
 class Ensemble:
-    """Servers 1, 2 and 3; two of them are a majority."""
+    """Servers 1, 2 and 3, of which two are a majority; or one server.
 
-    def __init__(self, directory: Path) -> None:
+    Args:
+        host: the address of all.
+        launcher: goes before each command.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        count: int = 3,
+        *,
+        host: str = "127.0.0.1",
+        launcher: Sequence[str] = (),
+    ) -> None:
         self._directory = directory
-        self.ports = {number: free_port() for number in (1, 2, 3)}
+        self._host, self._launcher = host, launcher
+        self.ports = {number: free_port() for number in range(1, count + 1)}
         peers = "".join(
-            f"server.{number}=127.0.0.1:{free_port()}:{free_port()}\n" for number in self.ports
+            f"server.{number}={host}:{free_port()}:{free_port()}\n" for number in self.ports
         )
+        if count == 1:
+            peers = ""
         self._running: dict[int, subprocess.Popen[bytes]] = {}
         for number, port in self.ports.items():
             place = directory / str(number)
             place.mkdir(parents=True)
             (place / "myid").write_text(f"{number}\n")
-            text = SETTINGS.format(directory=place, port=port) + peers
+            text = SETTINGS.format(directory=place, host=host, port=port) + peers
             (place / "zoo.cfg").write_text(text)
         self.start(*self.ports)
 
     @property
     def connect(self) -> str:
         """What `zookeeper.connect` says."""
-        return ",".join(f"127.0.0.1:{port}" for port in self.ports.values())
+        return ",".join(f"{self._host}:{port}" for port in self.ports.values())
 
     @property
     def leader(self) -> int:
@@ -78,12 +96,16 @@ class Ensemble:
         command = KAFKA_3_9.command("QuorumPeerMain", place / "zoo.cfg", flags=QUIET)
         with (place / "server.log").open("ab") as log:
             self._running[number] = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=place
+                [*self._launcher, *command],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=place,
             )
 
     def _wait(self, number: int) -> None:
         until = time.monotonic() + START_S
-        while self._mode(number) not in ("leader", "follower"):
+        while self._mode(number) not in ("leader", "follower", "standalone"):
             assert time.monotonic() < until, (
                 self._directory / str(number) / "server.log"
             ).read_text()
@@ -91,7 +113,7 @@ class Ensemble:
 
     def _mode(self, number: int) -> str:
         try:
-            with socket.create_connection(("127.0.0.1", self.ports[number]), 5) as asked:
+            with socket.create_connection((self._host, self.ports[number]), 5) as asked:
                 asked.sendall(b"srvr")
                 text = asked.makefile().read()
         except OSError:

@@ -1,0 +1,1 @@
+"""Faults of one broker, of ZooKeeper or of the network, while clients work with the cluster."""

@@ -1,0 +1,163 @@
+"""One broker fails in each way, in each role, under load; nothing acknowledged is lost.
+
+Every run has a transactional copy load by two client libraries, and a grouped consumer load on what
+they write. The seed chooses when a fault comes and how long it lasts.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.agreement.harness import run_seed
+from tests.cluster.processes import Brokers
+from tests.cluster.zookeepers import Ensemble
+
+from . import network, strikes
+from .judging import judge
+from .network import ZOOKEEPER, BrokersApart, Network
+from .scene import COMPLETE_WITHIN_S, SETTINGS, Role, Scene
+from .strikes import Strike
+
+LONG_STRIKES = 3
+"""So many faults of one kind in a row, in the long form."""
+Say = Callable[[str, object], None]
+
+
+def every(*chosen: Strike) -> pytest.MarkDecorator:
+    """Return the combinations of faults and roles, in the long form."""
+    return pytest.mark.parametrize(
+        ("strike", "role"),
+        [
+            pytest.param(
+                strike,
+                role,
+                id=f"{strike.__name__}-{role}",
+                marks=pytest.mark.long,
+            )
+            for strike in chosen
+            for role in Role
+        ],
+    )
+
+
+@pytest.fixture(scope="module")
+def one_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ensemble]:
+    running = Ensemble(tmp_path_factory.mktemp("zookeeper"), 1)
+    yield running
+    running.close()
+
+
+@pytest.fixture(scope="module")
+def three_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ensemble]:
+    running = Ensemble(tmp_path_factory.mktemp("ensemble"))
+    yield running
+    running.close()
+
+
+@pytest.fixture
+def apart(tmp_path: Path) -> Iterator[tuple[Network, Ensemble]]:
+    with network.network() as made:
+        place = network.launcher(made.zookeeper)
+        servers = Ensemble(tmp_path / "zookeeper", 1, host=ZOOKEEPER, launcher=place)
+        yield made, servers
+        servers.close()
+
+
+def one_run(
+    directory: Path,
+    zookeepers: Ensemble,
+    brokers: Brokers,
+    strike: Strike,
+    role: Role,
+    say: Say,
+    *,
+    times: int = 1,
+) -> None:
+    with brokers:
+        scene = Scene(directory, zookeepers, brokers, role, run_seed())
+        try:
+            for _ in range(times):
+                strikes.last(scene, 0.3)
+                strike(scene)
+                returned_at = time.monotonic()
+                scene.until_complete()
+                complete_s = time.monotonic() - returned_at
+                left_s = COMPLETE_WITHIN_S - complete_s
+                scene.workers.until_progress(int(1e9 * returned_at), left_s)
+                work_s = time.monotonic() - returned_at
+                figures = f"complete after {complete_s:.1f} s, all work after {work_s:.1f} s"
+                say("figures", f"{strike.__name__} of {role}: {figures}")
+            scene.end()
+        finally:
+            scene.close()
+        say("figures", f"{judge(scene)}, replaced: {scene.workers.replaced}")
+
+
+@pytest.mark.timeout(300)
+@every(*strikes.ON_ONE_HOST)
+def test_broker_fails(
+    one_server: Ensemble, tmp_path: Path, record_property: Say, strike: Strike, role: Role
+) -> None:
+    brokers = Brokers(tmp_path, one_server.connect, **SETTINGS)
+    one_run(tmp_path, one_server, brokers, strike, role, record_property, times=LONG_STRIKES)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+def test_zookeeper_restarts(one_server: Ensemble, tmp_path: Path, record_property: Say) -> None:
+    brokers = Brokers(tmp_path, one_server.connect, **SETTINGS)
+    strike, role = strikes.restart_zookeeper, Role.LEADER
+    one_run(tmp_path, one_server, brokers, strike, role, record_property, times=LONG_STRIKES)
+
+
+@pytest.mark.timeout(300)
+@every(strikes.lose_majority, strikes.kill_without_majority)
+def test_zookeeper_loses_its_majority(
+    three_servers: Ensemble, tmp_path: Path, record_property: Say, strike: Strike, role: Role
+) -> None:
+    brokers = Brokers(tmp_path, three_servers.connect, **SETTINGS)
+    one_run(tmp_path, three_servers, brokers, strike, role, record_property, times=LONG_STRIKES)
+
+
+@pytest.mark.timeout(300)
+@every(*strikes.CUTS)
+def test_network_is_cut(
+    apart: tuple[Network, Ensemble],
+    tmp_path: Path,
+    record_property: Say,
+    strike: Strike,
+    role: Role,
+) -> None:
+    made, servers = apart
+    brokers = BrokersApart(tmp_path, servers.connect, made, **SETTINGS)
+    one_run(tmp_path, servers, brokers, strike, role, record_property, times=LONG_STRIKES)
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize(
+    ("strike", "role"),
+    [
+        (strikes.kill, Role.TRANSACTIONS),
+        (strikes.suspend, Role.CONTROLLER),
+        (strikes.expire, Role.GROUPS),
+    ],
+    ids=lambda one: one if isinstance(one, str) else one.__name__,
+)
+def test_broker_fails_once(
+    one_server: Ensemble, tmp_path: Path, record_property: Say, strike: Strike, role: Role
+) -> None:
+    brokers = Brokers(tmp_path, one_server.connect, **SETTINGS)
+    one_run(tmp_path, one_server, brokers, strike, role, record_property)
+
+
+@pytest.mark.timeout(120)
+def test_leader_is_cut_from_zookeeper_once(
+    apart: tuple[Network, Ensemble], tmp_path: Path, record_property: Say
+) -> None:
+    made, servers = apart
+    brokers = BrokersApart(tmp_path, servers.connect, made, **SETTINGS)
+    one_run(tmp_path, servers, brokers, strikes.cut_from_zookeeper, Role.LEADER, record_property)

@@ -1,0 +1,107 @@
+"""Several brokers as processes, with one ZooKeeper."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+from plog.client.admin import Admin
+from plog.cluster.zookeeper_store import ZooKeeperStore
+from tests.servers import BrokerProcess
+from tests.waiting import until
+
+SESSION_MS = 6_000
+
+
+class Brokers:
+    """Brokers 0, 1, ... of one cluster.
+
+    Args:
+        servers: what `zookeeper.connect` says, without a path: each cluster has one of its own.
+    """
+
+    def __init__(self, directory: Path, servers: str, count: int = 3, **settings: object) -> None:
+        self.connect = f"{servers}/{uuid.uuid4()}"
+        self.brokers: list[BrokerProcess] = []
+        given = {key.replace("_", "."): value for key, value in settings.items()}
+        for broker_id in range(count):
+            place = directory / f"broker{broker_id}"
+            place.mkdir()
+            overrides = {
+                "broker.id": broker_id,
+                "zookeeper.connect": self.connect,
+                "zookeeper.session.timeout.ms": SESSION_MS,
+                **given,
+            }
+            self.brokers.append(self._process(place, overrides))
+
+    def _process(self, place: Path, overrides: dict[str, object]) -> BrokerProcess:
+        return BrokerProcess(place, overrides=overrides)
+
+    def __getitem__(self, broker_id: int) -> BrokerProcess:
+        return self.brokers[broker_id]
+
+    @property
+    def bootstrap(self) -> str:
+        """The addresses of all brokers."""
+        return ",".join(one.bootstrap for one in self.brokers)
+
+    def start(self) -> Brokers:
+        """Start those that do not run, and wait until each knows all."""
+        for one in self.brokers:
+            if not one.is_running:
+                one.start()
+        self.until_known()
+        return self
+
+    def until_known(self) -> None:
+        """Wait until every running broker knows all running ones."""
+        running = {number for number, one in enumerate(self.brokers) if one.is_running}
+        for number in running:
+            self.admin_until(
+                number, lambda admin: {node.node_id for node in admin.nodes()} == running
+            )
+
+    def admin_until(self, broker_id: int, is_so: Callable[[Admin], bool]) -> None:
+        """Wait until something is so as one broker says."""
+        with Admin(self[broker_id].bootstrap) as admin:
+            until(lambda: is_so(admin), f"broker {broker_id} says so")
+
+    @property
+    def controller(self) -> int:
+        """The controller, as the brokers say."""
+        with Admin(self.bootstrap) as admin:
+            return admin.controller_id()
+
+    def store(self) -> ZooKeeperStore:
+        """Return the cluster's nodes."""
+        return ZooKeeperStore(self.connect)
+
+    def stop(self) -> None:
+        """Stop all in order."""
+        for one in reversed(self.brokers):
+            one.stop()
+
+    def kill(self) -> None:
+        """Kill all."""
+        for one in self.brokers:
+            one.kill()
+
+    def __enter__(self) -> Brokers:
+        try:
+            return self.start()
+        except BaseException:
+            self.kill()
+            raise
+
+    def __exit__(self, error: object, *_: object) -> None:
+        if error is None:
+            self.stop()
+        else:
+            self.kill()
+
+
+def ids_of(admin: Admin) -> set[int]:
+    """Return the ids of the live brokers."""
+    return {node.node_id for node in admin.nodes()}
