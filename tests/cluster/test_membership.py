@@ -11,8 +11,8 @@ from plog.cluster.membership import (
     TABLE,
     Effect,
     Membership,
+    Orders,
     State,
-    Told,
 )
 
 TIMEOUT_MS = 18_000
@@ -22,47 +22,47 @@ JOINED = (Effect.READ_AGAIN, Effect.STAND)
 
 def member(session_id: int = 1, epoch: int = 10) -> Membership:
     one = Membership(TIMEOUT_MS)
-    assert one.connected(session_id) == Told((REGISTER,))
-    assert one.registered(session_id, epoch) == Told(JOINED)
+    assert one.connected(session_id) == Orders((REGISTER,))
+    assert one.registered(session_id, epoch) == Orders(JOINED)
     assert (one.state, one.broker_epoch) == (State.MEMBER, epoch)
     return one
 
 
 def test_short_silence_pauses_the_controller() -> None:
     one = member()
-    assert one.suspended(1_000) == Told((Effect.PAUSE,))
-    assert one.tick(1_000 + TIMEOUT_MS - 1) == Told(())
-    assert one.connected(1) == Told((Effect.RESUME,))
+    assert one.suspended(1_000) == Orders((Effect.PAUSE,))
+    assert one.tick(1_000 + TIMEOUT_MS - 1) == Orders(())
+    assert one.connected(1) == Orders((Effect.RESUME,))
     assert (one.state, one.broker_epoch) == (State.MEMBER, 10)
 
 
 def test_long_silence_ends_the_controllers_role_before_the_servers_say_so() -> None:
     one = member()
     one.suspended(1_000)
-    assert one.tick(1_000 + TIMEOUT_MS) == Told((RESIGN,))
-    assert one.tick(1_000 + 2 * TIMEOUT_MS) == Told(())
-    assert one.connected(1) == Told(JOINED), "the session was kept after all"
+    assert one.tick(1_000 + TIMEOUT_MS) == Orders((RESIGN,))
+    assert one.tick(1_000 + 2 * TIMEOUT_MS) == Orders(())
+    assert one.connected(1) == Orders(JOINED), "the session was kept after all"
     one.suspended(60_000)
     one.tick(60_000 + TIMEOUT_MS)
-    assert one.lost() == Told(())
-    assert one.connected(2) == Told((REGISTER,))
+    assert one.lost() == Orders(())
+    assert one.connected(2) == Orders((REGISTER,))
 
 
-def test_broker_registers_anew_in_the_next_session() -> None:
+def test_broker_registers_again_in_the_next_session() -> None:
     one = member()
     one.suspended(0)
-    assert one.lost() == Told((RESIGN,))
-    assert one.connected(2) == Told((REGISTER,))
-    assert one.registered(2, 20) == Told(JOINED)
+    assert one.lost() == Orders((RESIGN,))
+    assert one.connected(2) == Orders((REGISTER,))
+    assert one.registered(2, 20) == Orders(JOINED)
     assert one.broker_epoch == 20
 
 
 def test_next_session_that_comes_without_a_word_is_noticed() -> None:
     one = member()
     one.suspended(0)
-    assert one.connected(2) == Told((RESIGN, REGISTER))
+    assert one.connected(2) == Orders((RESIGN, REGISTER))
     one = member()
-    assert one.connected(2) == Told((RESIGN, REGISTER))
+    assert one.connected(2) == Orders((RESIGN, REGISTER))
 
 
 def test_answer_for_an_earlier_session_does_not_count() -> None:
@@ -70,10 +70,10 @@ def test_answer_for_an_earlier_session_does_not_count() -> None:
     one.connected(1)
     one.suspended(0)
     one.connected(2)
-    assert one.registered(1, 10) == Told(())
-    assert one.failed(1) == Told(())
+    assert one.registered(1, 10) == Orders(())
+    assert one.failed(1) == Orders(())
     assert one.state is State.JOINING
-    assert one.registered(2, 20) == Told(JOINED)
+    assert one.registered(2, 20) == Orders(JOINED)
 
 
 def test_registration_is_tried_again_ever_later() -> None:
@@ -82,7 +82,7 @@ def test_registration_is_tried_again_ever_later() -> None:
     pauses = []
     for _ in range(7):
         pauses.append(one.failed(1).retry_ms)
-        assert one.retry() == Told((REGISTER,))
+        assert one.retry() == Orders((REGISTER,))
     assert pauses == [RETRY_MS, 1_000, 2_000, 4_000, 8_000, MAX_RETRY_MS, MAX_RETRY_MS]
     one.registered(1, 5)
     one.lost()
@@ -95,7 +95,7 @@ def test_retry_of_an_attempt_that_is_over_does_nothing() -> None:
     one.connected(1)
     one.failed(1)
     one.suspended(0)
-    assert one.retry() == Told(())
+    assert one.retry() == Orders(())
     assert one.state is State.OUTSIDE
 
 
@@ -128,30 +128,30 @@ def test_controller_is_one_only_while_its_registration_may_stand(
         match name:
             case "connected":
                 session += bool(given_[0])
-                told, silent_since = one.connected(session), None
+                orders, silent_since = one.connected(session), None
             case "suspended":
                 if silent_since is None:
                     silent_since = now_ms
-                told = one.suspended(now_ms)
+                orders = one.suspended(now_ms)
             case "lost":
                 session += 1  # the next connection is in another
                 silent_since = now_ms
-                told = one.lost()
+                orders = one.lost()
             case "registered" | "late" | "failed" if asked:
                 of = asked.pop(0 if name == "late" else -1)
                 epoch += 1
-                told = one.failed(of) if name == "failed" else one.registered(of, epoch)
+                orders = one.failed(of) if name == "failed" else one.registered(of, epoch)
             case "retry":
-                told = one.retry()
+                orders = one.retry()
             case "pass":
                 now_ms += int(str(given_[0]))
-                told = one.tick(now_ms)
+                orders = one.tick(now_ms)
             case _:
                 continue
-        for effect in told.effects:
+        for effect in orders.effects:
             match effect:
                 case Effect.REGISTER:
-                    assert not stands, "it resigns before it registers anew"
+                    assert not stands, "it resigns before it registers again"
                     asked.append(one.session_id)
                 case Effect.STAND:
                     assert one.state is State.MEMBER

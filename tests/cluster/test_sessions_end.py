@@ -1,4 +1,4 @@
-"""Brokers on ZooKeeper whose sessions end: they register anew, and the controller moves."""
+"""Brokers on ZooKeeper whose sessions end: they register again, and the controller moves."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Cluster:
             Node([place], broker_id, store=store, peers=self.nodes, session_ms=SESSION_MS)
 
     def expire(self, broker_id: int) -> int:
-        """End a broker's session; return its broker epoch once it has registered anew."""
+        """End a broker's session; return its broker epoch once it has registered again."""
         before = self.nodes[broker_id].fence.broker_epoch
         assert end_session(self.connect, self.stores[broker_id].session, within_s=WAIT_S)
         eventually(lambda: self.nodes[broker_id].fence.broker_epoch > before)

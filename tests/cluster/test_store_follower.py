@@ -15,7 +15,7 @@ WAIT_S = 40
 
 
 class Source:
-    """What is read: each reading takes the next error, or reports that it was read."""
+    """The reading: each reading takes the next error, or reports that it was read."""
 
     def __init__(self, *errors: Exception) -> None:
         self.errors = list(errors)
