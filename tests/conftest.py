@@ -1,6 +1,7 @@
 """Options and rules of every test run: the long forms, both planes, and no skipping in silence.
 
-`--long` adds the tests marked `long`, `--compatibility` writes a page of what they found. With
+`--long` adds the tests marked `long`, `--compatibility` writes a page of what they found,
+`--brokers 3` runs the tests of clients on three brokers (tests/several_brokers.py). With
 PLOG_NO_SKIP=1 in the environment, as in CI, a skip is a failure: what does not run there runs
 nowhere. `plane` is explained in tests/planes.py.
 """
@@ -19,7 +20,7 @@ import hypothesis
 import pytest
 
 from plog.protocol.api_keys import ApiKey
-from tests import compatibility, planes
+from tests import compatibility, planes, several_brokers
 from tests.planes import Plane
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -96,6 +97,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--compatibility", action="store_true", help="write docs/COMPATIBILITY.md from the results"
     )
     parser.addoption(
+        "--brokers", type=int, default=1, help="run the tests of clients on so many brokers"
+    )
+    parser.addoption(
         "--rewrite",
         action="store_true",
         help="record what scenarios reply and what transcripts show now",
@@ -108,6 +112,8 @@ def pytest_configure(config: pytest.Config) -> None:
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     is_controller = not hasattr(config, "workerinput")
+    if config.getoption("--compatibility") and config.getoption("--brokers") != 1:
+        raise pytest.UsageError("--compatibility is for one broker: run it without --brokers")
     if config.getoption("--compatibility") and is_controller:
         config.pluginmanager.register(compatibility.Plugin())
 
@@ -148,6 +154,10 @@ def pytest_report_header() -> list[str]:
     ]
 
 
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    several_brokers.parametrize(metafunc)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
     # Collected tests stay until the end. A search for garbage among them takes an eighth of the
@@ -163,6 +173,7 @@ def pytest_collection() -> Generator[None, object, object]:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: not item.nodeid.startswith(FIRST))
+    several_brokers.select(config, items)
     for item in items:
         if planes.plane_of(item) is Plane.PLAIN and not item.nodeid.startswith(PLAIN_IN_EVERY_RUN):
             item.add_marker(pytest.mark.long)
@@ -175,8 +186,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if not item.get_closest_marker("long")]
 
 
+def pytest_sessionfinish() -> None:
+    several_brokers.close()
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Tell the figures that tests measured (`record_property("figures", text)`), passed or not."""
+    several_brokers.summary(terminalreporter)
     told = [
         str(text)
         for reports in terminalreporter.stats.values()
@@ -191,15 +207,22 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
             terminalreporter.write_line(text)
 
 
+@pytest.fixture(scope="package")
+def broker_count(request: pytest.FixtureRequest) -> int:
+    """How many brokers `BrokerProcess` starts."""
+    return getattr(request, "param", 1)
+
+
 # Of a package, so that brokers may be: a folder's tests run on the one, then all on the other.
 @pytest.fixture(scope="package", params=list(Plane), ids=lambda plane: plane.name.lower())
-def plane(request: pytest.FixtureRequest) -> Plane:
+def plane(request: pytest.FixtureRequest, broker_count: int) -> Plane:
     return request.param
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     planes.enter_test(item)
+    several_brokers.enter_test(item)
 
 
 @pytest.hookimpl(trylast=True)
@@ -220,6 +243,7 @@ def pytest_runtest_makereport(
     report = yield
     # Its keywords do not tell: parameters called so are among them, too.
     report.is_long = item.get_closest_marker("long") is not None  # type: ignore[attr-defined]
+    several_brokers.note_use(item, report)
     refuse_skip(report)
     return report
 

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from plog.ops.pages.paths import READY
 from plog.ops.pages.probes import Phase
+from tests import several_brokers
 from tests.forks import Forked
 from tests.planes import ORACLE, Plane, broker_settings, environment_of, plane_or_default
 from tests.waiting import until
@@ -68,6 +69,8 @@ class BrokerProcess:
     """One `plog server`, with its directory, its port and its log.
 
     The port stays the same over restarts, so that clients come back to the broker they know.
+    Where a test is on several brokers (tests/several_brokers.py), this is the first of them. Its
+    peers start, stop and are killed with it; `bootstrap`, `log` and `log_dirs` are those of all.
     """
 
     def __init__(
@@ -79,22 +82,61 @@ class BrokerProcess:
         log_dirs: int = 1,
         launcher: list[str] | None = None,
         environment: dict[str, str] | None = None,
+        host: str = "127.0.0.1",
     ) -> None:
         self.directory = directory
+        self.host = host
         self.plane = plane_or_default(plane)
         self.port = free_port()
-        self.log_dirs = [directory / f"data{n}" for n in range(log_dirs)]
+        self._log_dirs = [directory / f"data{n}" for n in range(log_dirs)]
         self.log_path = directory / "broker.log"
         self.overrides = broker_settings(
-            self.port, ",".join(map(str, self.log_dirs)), overrides or {}
+            self.port, ",".join(map(str, self._log_dirs)), overrides or {}
         )
         self._launcher = launcher
         self._environment = environment or {}
         self._process: subprocess.Popen[bytes] | Forked | None = None
+        self._peers: list[BrokerProcess] = []
+        count = several_brokers.count_of_this_test()
+        if count > 1 and several_brokers.CONNECT not in self.overrides:
+            self._add_peers(count - 1, log_dirs)
+
+    def _add_peers(self, count: int, log_dirs: int) -> None:
+        self.overrides.update(several_brokers.settings())
+        for number in range(1, count + 1):
+            peer = BrokerProcess(
+                self.directory / f"broker{number}",
+                overrides=several_brokers.settings_of_peer(self.overrides, {"broker.id": number}),
+                plane=self.plane,
+                log_dirs=log_dirs,
+                launcher=self._launcher,
+                environment=self._environment,
+            )
+            self._peers.append(peer)
+        several_brokers.note_ports([one.port for one in self.all])
+
+    @property
+    def all(self) -> list[BrokerProcess]:
+        """This broker and its peers."""
+        return [self, *self._peers]
+
+    @property
+    def ids(self) -> list[int]:
+        """The ids of all."""
+        return [int(str(one.overrides["broker.id"])) for one in self.all]
 
     @property
     def bootstrap(self) -> str:
-        return f"127.0.0.1:{self.port}"
+        return ",".join(f"{one.host}:{one.port}" for one in self.all)
+
+    @property
+    def log_dirs(self) -> list[Path]:
+        return [directory for one in self.all for directory in one._log_dirs]
+
+    def partition_dir(self, name: str) -> Path:
+        """Return the directory `topic-partition`, of whichever broker has it."""
+        (found,) = [directory / name for directory in self.log_dirs if (directory / name).exists()]
+        return found
 
     @property
     def pid(self) -> int:
@@ -107,6 +149,10 @@ class BrokerProcess:
 
     @property
     def log(self) -> str:
+        return "".join(one._own_log for one in self.all)
+
+    @property
+    def _own_log(self) -> str:
         return self.log_path.read_text() if self.log_path.exists() else ""
 
     @property
@@ -115,12 +161,29 @@ class BrokerProcess:
         return sum(map(int, re.findall(r"(\d+) of them on the fast path", self.log)))
 
     def start(self) -> BrokerProcess:
+        for peer in self._peers:
+            peer.directory.mkdir(exist_ok=True)
+            peer.overrides = several_brokers.settings_of_peer(self.overrides, peer.overrides)
+        try:
+            before = [len(one._own_log) for one in self.all]
+            for one in self.all:
+                one._begin()
+            for one, logged in zip(self.all, before, strict=True):
+                one._await_start(logged)
+            if self._peers:
+                several_brokers.until_each_knows_all(self.all)
+        except BaseException:
+            if self._peers:
+                self.kill()
+            raise
+        return self
+
+    def _begin(self) -> None:
         arguments = [
             word
             for key, value in self.overrides.items()
             for word in ("--override", f"{key}={value}")
         ]
-        before = len(self.log)
         with self.log_path.open("ab") as log:
             if self._launcher or self._environment:
                 command = self._launcher or [sys.executable, "-m", "plog", "server"]
@@ -133,13 +196,17 @@ class BrokerProcess:
                 )
             else:
                 self._process = Forked(["server", *arguments], log, self.plane)
+
+    def _await_start(self, before: int) -> None:
+        assert self._process is not None
         deadline = time.monotonic() + START_TIMEOUT_S
         while True:
             if self._process.poll() is not None:
                 raise AssertionError(f"broker ended with {self._process.returncode}:\n{self.log}")
             try:
-                socket.create_connection(("127.0.0.1", self.port), 1).close()
-                assert (ORACLE in self.log[before:]) is (self.plane is Plane.PLAIN), self.log
+                socket.create_connection((self.host, self.port), 1).close()
+                is_oracle = ORACLE in self._own_log[before:]
+                assert is_oracle is (self.plane is Plane.PLAIN), self.log
                 break
             except OSError:
                 if time.monotonic() > deadline:
@@ -147,7 +214,6 @@ class BrokerProcess:
                     raise AssertionError(f"broker does not listen:\n{self.log}") from None
                 time.sleep(0.02)
         until(self._is_started, "started")
-        return self
 
     def _is_started(self) -> bool:
         """Return whether the health check agrees: it does a moment after clients are let in."""
@@ -163,6 +229,10 @@ class BrokerProcess:
 
     def stop(self) -> None:
         """End the broker by SIGTERM and check that it went cleanly."""
+        for one in reversed(self.all):
+            one._stop()
+
+    def _stop(self) -> None:
         if self._process is None:
             return
         process, self._process = self._process, None
@@ -187,6 +257,10 @@ class BrokerProcess:
 
     def kill(self) -> None:
         """End the broker by SIGKILL."""
+        for one in self.all:
+            one._kill()
+
+    def _kill(self) -> None:
         if self._process is not None:
             self._process.kill()
             self._process.wait()
@@ -202,12 +276,15 @@ class BrokerProcess:
     @contextlib.contextmanager
     def suspended(self) -> Iterator[None]:
         """Hold the broker in the block. SIGSTOP alone takes effect later on a busy host."""
-        os.kill(self.pid, signal.SIGSTOP)
         try:
-            until(lambda: set(self._thread_states()) == {"T"}, "suspended")
+            for one in self.all:
+                os.kill(one.pid, signal.SIGSTOP)
+            for one in self.all:
+                until(lambda one=one: set(one._thread_states()) == {"T"}, "suspended")
             yield
         finally:
-            os.kill(self.pid, signal.SIGCONT)
+            for one in self.all:
+                os.kill(one.pid, signal.SIGCONT)
 
     def __enter__(self) -> BrokerProcess:
         return self.start()

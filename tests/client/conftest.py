@@ -11,6 +11,7 @@ import pytest
 from plog.client.admin import Admin
 from tests.planes import Plane
 from tests.servers import BrokerProcess
+from tests.several_brokers import until_topic_is_known
 from tests.waiting import until
 
 OVERRIDES = {
@@ -48,11 +49,12 @@ _numbers = itertools.count()
 
 
 @pytest.fixture
-def new_topic(admin: Admin) -> Callable[..., str]:
+def new_topic(admin: Admin, bootstrap: str) -> Callable[..., str]:
     def create(partitions: int = 1, **configs: object) -> str:
         name = f"topic{next(_numbers)}"
         settings = {key.replace("_", "."): str(value) for key, value in configs.items()}
         admin.create_topic(name, partitions=partitions, configs=settings)
+        until_topic_is_known(bootstrap, name)
         return name
 
     return create

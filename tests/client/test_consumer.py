@@ -25,6 +25,7 @@ from plog.protocol.messages.metadata import MetadataResponse, MetadataResponseBr
 from plog.types import TopicPartition
 from tests.client.fake_broker import CLOSE, SILENCE, FakeBroker, batch_of, fetched
 from tests.servers import BrokerProcess, free_port
+from tests.waiting import until
 
 WAIT_MS = 60_000
 
@@ -78,7 +79,13 @@ def test_every_record_of_every_partition_comes_once_in_order(reading):
         assert values == [b"%d" % n for n in range(count)]
     assert consumer.poll(50) == []
     assert [consumer.position(p) for p in consumer.assignment()] == [100, 0, 2500, 7]
-    assert [consumer.high_watermark(p) for p in consumer.assignment()] == [100, 0, 2500, 7]
+
+    def are_ends_known() -> bool:  # of partitions on several brokers not all at once
+        assert consumer.poll(50) == []
+        ends = [consumer.high_watermark(p) for p in consumer.assignment()]
+        return ends == [100, 0, 2500, 7]
+
+    until(are_ends_known, "ends known")
 
 
 def test_poll_shares_its_records_among_the_partitions(reading):
@@ -335,7 +342,7 @@ def test_partition_that_is_offline_holds_up_nothing_but_itself(tmp_path, reset, 
     with BrokerProcess(tmp_path, overrides={"num.partitions": 3}) as broker:
         fill(broker.bootstrap, "t", [100, 100, 100])
         broker.stop()
-        segment = broker.log_dirs[0] / "t-1" / f"{0:020}.log"
+        segment = broker.partition_dir("t-1") / f"{0:020}.log"
         segment.write_bytes(segment.read_bytes()[:100])
         broker.start()
         with Consumer(broker.bootstrap, auto_offset_reset=reset) as consumer:

@@ -113,11 +113,12 @@ def test_transactions_are_listed_by_state_producer_and_duration(
     assert busy.transactional_id not in listed(longer_than_ms=HOUR_MS)
     assert busy.transactional_id in listed(longer_than_ms=0)
     (one,) = txns.transactions(producer_ids=[busy.producer.id])
-    assert one == (busy.transactional_id, 0, busy.producer.id, "Ongoing")
+    assert one.coordinator_id == txns.describe(busy.transactional_id).coordinator.node_id
+    assert one == (busy.transactional_id, one.coordinator_id, busy.producer.id, "Ongoing")
 
 
 def test_transaction_is_described_while_it_is_open_and_after(
-    txns: TransactionAdmin, enter: Enter, at: TopicPartition
+    txns: TransactionAdmin, broker: BrokerProcess, enter: Enter, at: TopicPartition
 ) -> None:
     one = enter()
     second = TopicPartition(at.topic, 1)
@@ -130,7 +131,7 @@ def test_transaction_is_described_while_it_is_open_and_after(
     assert found.partitions == (at, second)
     assert found.started_ms is not None
     assert abs(found.started_ms - time.time() * 1000) < HOUR_MS
-    assert found.coordinator.node_id == 0
+    assert found.coordinator.node_id in broker.ids
     one.finish(commit=False)
     found = txns.describe(one.transactional_id)
     assert (found.state, found.started_ms, found.partitions) == ("CompleteAbort", None, ())

@@ -12,6 +12,7 @@ from plog.client.admin import Admin
 from tests.compat.against_kafka.held import Excuses
 from tests.planes import Plane
 from tests.servers import BrokerProcess
+from tests.several_brokers import until_topic_is_known
 
 OVERRIDES: dict[str, object] = {
     "message.max.bytes": 12 * 1024 * 1024,
@@ -57,6 +58,7 @@ def new_topic(broker: BrokerProcess) -> Callable[..., str]:
         settings = {key.replace("_", "."): str(value) for key, value in configs.items()}
         with Admin(broker.bootstrap) as admin:
             admin.create_topic(name, partitions=partitions, configs=settings)
+        until_topic_is_known(broker.bootstrap, name)
         return name
 
     return create

@@ -33,8 +33,13 @@ ZOOKEEPER_SETTINGS = """dataDir={directory}
 clientPort={port}
 clientPortAddress=127.0.0.1
 admin.enableServer=false
-tickTime=500
+tickTime={tick_ms}
+maxClientCnxns=0
+forceSync=no
 """
+"""Other tests keep the disk busy: without a sync for each write, sessions do not wait for it."""
+TICK_MS = 500
+"""Tests wait for sessions to end, which ZooKeeper looks for once in this time."""
 KAFKA_SETTINGS = """broker.id=0
 zookeeper.connect=127.0.0.1:{zookeeper_port}
 listeners=PLAINTEXT://127.0.0.1:{port}
@@ -200,9 +205,11 @@ class _Server:
 class ZooKeeper(_Server):
     """One ZooKeeper server."""
 
-    def __init__(self, directory: Path, *, stops: bool = True) -> None:
+    def __init__(self, directory: Path, *, stops: bool = True, tick_ms: int = TICK_MS) -> None:
         port = free_port()
-        settings = ZOOKEEPER_SETTINGS.format(directory=directory / "zookeeper", port=port)
+        settings = ZOOKEEPER_SETTINGS.format(
+            directory=directory / "zookeeper", port=port, tick_ms=tick_ms
+        )
         super().__init__(KAFKA_3_9, "ZooKeeperServerMain", settings, directory, port, stops=stops)
 
     @contextmanager

@@ -97,7 +97,11 @@ class Recorder:
                 client, _ = self._listener.accept()
             except OSError:
                 return
-            broker = socket.create_connection(("127.0.0.1", self._target_port), 10)
+            try:
+                broker = socket.create_connection(("127.0.0.1", self._target_port), 10)
+            except OSError:  # the broker does not run
+                client.close()
+                continue
             broker.settimeout(None)
             for one in (client, broker):
                 one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -145,8 +149,12 @@ class Recorder:
                     break
                 exchange = waiting.popleft()
                 exchange.answer, exchange.answered = frame, next(self._places)
-            send(client, frame)
+            self._pass_back(client, exchange)
         shut_down(client)
+
+    def _pass_back(self, client: socket.socket, exchange: Exchange) -> None:
+        """Pass an answer on."""
+        send(client, exchange.answer)
 
 
 def _frames(source: socket.socket) -> Iterator[bytes]:

@@ -43,12 +43,12 @@ def fill(broker: BrokerProcess, topic: str, count: int, **settings: object) -> N
     assert producer.flush(PATIENCE_S) == 0
 
 
-def test_topic_created_described_and_deleted(admin: AdminClient) -> None:
+def test_topic_created_described_and_deleted(admin: AdminClient, broker: BrokerProcess) -> None:
     topic = NewTopic("adm-1", num_partitions=3, config={"retention.ms": "1234567"})
     admin.create_topics([topic])["adm-1"].result(PATIENCE_S)
     described = admin.list_topics(timeout=PATIENCE_S).topics["adm-1"]
     assert sorted(described.partitions) == [0, 1, 2]
-    assert {p.leader for p in described.partitions.values()} == {0}
+    assert {p.leader for p in described.partitions.values()} == set(broker.ids)
     with pytest.raises(KafkaException) as refused:
         admin.create_topics([topic])["adm-1"].result(PATIENCE_S)
     assert refused.value.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS
@@ -155,12 +155,12 @@ def test_offsets_by_time_are_exact_to_the_record(
 
 
 def test_kafka_python_describes_the_cluster_and_its_log_dirs(
-    python_admin: KafkaAdminClient, new_topic: NewTopicFixture
+    python_admin: KafkaAdminClient, broker: BrokerProcess, new_topic: NewTopicFixture
 ) -> None:
     topic = new_topic(partitions=2)
     cluster = python_admin.describe_cluster()
-    assert cluster["controller_id"] == 0
-    assert [broker["broker_id"] for broker in cluster["brokers"]] == [0]
+    assert cluster["controller_id"] in broker.ids
+    assert sorted(one["broker_id"] for one in cluster["brokers"]) == broker.ids
     assert topic in python_admin.list_topics()
     assert python_admin.describe_log_dirs() is not None
 

@@ -238,7 +238,7 @@ def test_kafkas_dump_tool_reads_the_records(plane: Plane, tmp_path: Path) -> Non
         first = group.start("confluent-kafka")
         group.await_share(first)
         first.leave()
-    (log,) = (broker.log_dirs[0] / "__consumer_offsets-0").glob("*.log")
+    (log,) = broker.partition_dir("__consumer_offsets-0").glob("*.log")
     told = TOOLS.run("DumpLogSegments", "--offsets-decoder", "--files", log)
     for number in (3, 4, 5, 6, 7, 8):
         assert re.search(rf'key: {{"type":"?{number}"?,', told), (number, told)

@@ -208,7 +208,7 @@ def test_groups_are_listed_and_described(
         assert re.search(rf"\(0,1\)|{name}:0,1", members), members
         state = groups("--describe", "--group", group, "--state")
         assert re.search(rf"{group} .* range +Stable +1\b", state), state
-        assert f"127.0.0.1:{broker.port}" in state
+        assert any(f"127.0.0.1:{one.port}" in state for one in broker.all)
 
 
 def test_offsets_are_reset(
@@ -262,7 +262,7 @@ def test_dump_tool_reads_the_offsets_topic(tools: Tools, plane: Plane, tmp_path:
         commit(broker, "finished", "read", {0: 4})
         with consuming(broker, "g", "read"):
             pass
-    (log,) = (broker.log_dirs[0] / "__consumer_offsets-0").glob("*.log")
+    (log,) = broker.partition_dir("__consumer_offsets-0").glob("*.log")
     told = tools.run("DumpLogSegments", "--offsets-decoder", "--files", log)
     records = [
         (json.loads(key), json.loads(payload))

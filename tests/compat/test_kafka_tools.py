@@ -61,9 +61,10 @@ def test_topics_are_made_described_changed_and_deleted(tools: Tools, broker: Bro
     assert "ReplicationFactor: 1" in described
     assert "retention.ms=7200000" in described
     assert "cleanup.policy=compact,delete" in described
-    assert re.findall(
-        r"Partition: (\d)\s+Leader: (\d)\s+Replicas: (\d)\s+Isr: (\d)", described
-    ) == [(str(n), "0", "0", "0") for n in range(3)]
+    rows = re.findall(r"Partition: (\d)\s+Leader: (\d)\s+Replicas: (\d)\s+Isr: (\d)", described)
+    assert [row[0] for row in rows] == ["0", "1", "2"]
+    assert all(row[1:] == (row[1],) * 3 for row in rows)
+    assert {int(row[1]) for row in rows} == set(broker.ids)
     with Admin(broker.bootstrap) as admin:
         # Another client knows it too.
         assert f"TopicId: {uuid_to_text(admin.topic(name).topic_id)}" in described
@@ -73,7 +74,7 @@ def test_topics_are_made_described_changed_and_deleted(tools: Tools, broker: Bro
             "cleanup.policy": ("compact,delete", "topic"),
         }
         topics("--alter", "--topic", name, "--partitions", 5)
-        assert sorted(admin.topic(name).partitions) == [0, 1, 2, 3, 4]
+        until(lambda: sorted(admin.topic(name).partitions) == [0, 1, 2, 3, 4], "all known")
         send(broker, name, 1, 4)
         assert [
             one.value for one in Confluent().consume(broker.bootstrap, name, 1, partition=4)
@@ -82,7 +83,10 @@ def test_topics_are_made_described_changed_and_deleted(tools: Tools, broker: Bro
         assert topics("--describe", "--unavailable-partitions").strip() == ""
         topics("--delete", "--topic", name)
         assert name not in admin.topics()
-    until(lambda: not list(broker.log_dirs[0].glob(f"{name}-[0-9]")), "taken off the disk")
+    until(
+        lambda: not [one for data in broker.log_dirs for one in data.glob(f"{name}-[0-9]")],
+        "taken off the disk",
+    )
 
 
 def test_what_cannot_be_is_refused_with_kafkas_words(
@@ -184,7 +188,7 @@ def test_log_levels_are_shown_and_changed(tools: Tools, broker: BrokerProcess) -
 
 def codecs_on_disk(broker: BrokerProcess, topic: str) -> set[int]:
     """Return the codecs of partition 0's batches, as their headers number them."""
-    logs = (broker.log_dirs[0] / f"{topic}-0").glob("*.log")
+    logs = broker.partition_dir(f"{topic}-0").glob("*.log")
     return {batch.codec for log in logs for batch in scan(log.read_bytes())}
 
 
@@ -275,15 +279,14 @@ def test_log_directories_are_described(
         "LogDirsCommand", "--bootstrap-server", broker.bootstrap, "--describe", "--topic-list", name
     )
     (text,) = [line for line in told.splitlines() if line.startswith("{")]
-    (node,) = json.loads(text)["brokers"]
-    (log_dir,) = node["logDirs"]
-    assert log_dir["error"] is None
-    assert Path(log_dir["logDir"]) == broker.log_dirs[0]
-    sizes = {part["partition"]: part["size"] for part in log_dir["partitions"]}
+    log_dirs = [log_dir for node in json.loads(text)["brokers"] for log_dir in node["logDirs"]]
+    assert {log_dir["error"] for log_dir in log_dirs} == {None}
+    assert sorted(Path(log_dir["logDir"]) for log_dir in log_dirs) == sorted(broker.log_dirs)
+    sizes = {part["partition"]: part["size"] for one in log_dirs for part in one["partitions"]}
     with Admin(broker.bootstrap) as admin:
         ours = {one.partition: one.size_bytes for one in admin.log_dirs([name])}
     assert sizes == {f"{name}-{n}": ours[TopicPartition(name, n)] for n in range(2)}
-    logs = (broker.log_dirs[0] / f"{name}-0").glob("*.log")
+    logs = broker.partition_dir(f"{name}-0").glob("*.log")
     assert sizes[f"{name}-0"] == sum(log.stat().st_size for log in logs) > 0
     assert sizes[f"{name}-1"] == 0
 
@@ -384,7 +387,7 @@ def test_compatibility_test_finds_what_there_is(
         return tools.run(
             "ClientCompatibilityTest", "--bootstrap-server", broker.bootstrap, "--topic", name,
             "--offsets-for-times-supported", "true", "--cluster-id-supported", "true",
-            "--expect-record-too-large-exception", "false", "--num-cluster-nodes", 1,
+            "--expect-record-too-large-exception", "false", "--num-cluster-nodes", len(broker.ids),
             "--create-topics-supported", "true", "--describe-acls-supported", acls,
             "--describe-configs-supported", "true", "--idempotent-producer-supported", "true",
             status=status,

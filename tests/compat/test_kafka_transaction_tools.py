@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from plog.client.admin import Admin
 from plog.coordinator.txn_states import TxnState
 from plog.types import TopicPartition
 from tests.compat.clients import Confluent, Sent
@@ -76,7 +77,9 @@ def test_transaction_that_hangs_is_found_and_aborted(
     with closing(speak(broker.port)) as wire:
         other = Transactor(wire, f"tools-tx-{next(_numbers)}").start()
         other.send(TopicPartition(at.topic, 1), b"does not")
-        limits = ("--broker-id", 0, "--max-transaction-timeout", 1)
+        with Admin(broker.bootstrap) as admin:
+            leader = admin.topic(at.topic).partitions[at.partition].leader_id
+        limits = ("--broker-id", leader, "--max-transaction-timeout", 1)
         found = rows(transactions(tools, broker, "find-hanging", *limits))
         (row,) = (row for row in found if row["Topic"] == at.topic)
         assert row["Partition"] == "0"
@@ -166,7 +169,7 @@ def test_internal_topics_are_dumped(tools: Tools, tmp_path: Path) -> None:
 
 
 def dump(tools: Tools, directory: Path, partition: str, *arguments: str) -> str:
-    logs = sorted((directory / "data0" / partition).glob("*.log"))
+    logs = sorted(directory.glob(f"**/data0/{partition}/*.log"))
     return tools.run("DumpLogSegments", "--files", ",".join(map(str, logs)), *arguments)
 
 

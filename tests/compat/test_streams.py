@@ -123,7 +123,7 @@ def is_transaction_open(broker: BrokerProcess, topic: str) -> bool:
     """Tell whether the topic's files end amid a transaction. Nobody may be writing to them."""
     is_open: dict[tuple[int, int], bool] = {}
     for index in range(PARTITIONS):
-        for path in sorted((broker.log_dirs[0] / f"{topic}-{index}").glob("*.log")):
+        for path in sorted(broker.partition_dir(f"{topic}-{index}").glob("*.log")):
             for header in scan(path.read_bytes()):
                 is_open[index, header.producer_id] = not header.is_control
     return any(is_open.values())

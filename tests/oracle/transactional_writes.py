@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Set
 
 from plog._native.partition_guards import TxnGuard
-from plog.coordinator.txn import EPOCH_PER_TRANSACTION
 from plog.coordinator.txn_connections import Sender, Way
 from plog.coordinator.txn_events import Producer
 from plog.errors import (
@@ -96,7 +95,7 @@ async def _ask(
     if joins:
         return await _join(ctx, transactional_id, producer, asked) or frozenset()
     late = late_of(ctx, transactional_id, producer, way, asked)
-    return late or _missing(ctx, transactional_id, producer, asked)
+    return late or await _missing(ctx, transactional_id, producer, asked)
 
 
 def late_of(
@@ -126,14 +125,15 @@ def late_of(
     )
 
 
-def _missing(
+async def _missing(
     ctx: Context,
     transactional_id: str,
     producer: Producer,
     asked: Mapping[TopicPartition, tuple[Log, TxnGuard]],
 ) -> KafkaError | frozenset[TopicPartition]:
     try:
-        found = ctx.services.transactions.verify(transactional_id, producer, asked)
+        with ctx.connection.aside():
+            found = await ctx.services.verifier.verify(transactional_id, producer, asked)
     except KafkaError as refusal:
         found = ErrorCode(refusal.code)
     if not isinstance(found, ErrorCode):
@@ -146,12 +146,7 @@ async def _join(
 ) -> KafkaError | None:
     try:
         with ctx.connection.aside():
-            error = await ctx.services.transactions.add(
-                transactional_id,
-                producer,
-                asked,
-                client_version=EPOCH_PER_TRANSACTION,
-            )
+            error = await ctx.services.verifier.join(transactional_id, producer, asked)
     except KafkaError as refusal:
         error = ErrorCode(refusal.code)
     if error is ErrorCode.NONE:

@@ -22,6 +22,7 @@ from plog.client.admin import Admin
 from tests.conftest import ROOT
 from tests.planes import Plane
 from tests.servers import BrokerProcess
+from tests.several_brokers import until_topic_is_known
 from tests.spark.jvm import QUICK_JVM, QUICK_STREAMS, SHORT_RUN, make_spark_home
 from tests.spark.submitted import submit
 
@@ -49,6 +50,7 @@ def new_topic(broker: BrokerProcess) -> Callable[..., str]:
         settings = {key.replace("_", "."): str(value) for key, value in configs.items()}
         with Admin(broker.bootstrap) as admin:
             admin.create_topic(name, partitions=partitions, configs=settings)
+        until_topic_is_known(broker.bootstrap, name)
         return name
 
     return create

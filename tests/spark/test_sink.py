@@ -126,7 +126,7 @@ def test_settings_of_the_client_are_its(
     rows = [(b"x" * 1000,)] * 100
     write(rows, "value binary", topic=topic, kafka_compression_type=codec, kafka_linger_ms="1")
     assert values(broker, topic) == [b"x" * 1000] * 100
-    (segment,) = broker.log_dirs[0].glob(f"{topic}-0/*.log")
+    (segment,) = broker.partition_dir(f"{topic}-0").glob("*.log")
     assert segment.stat().st_size < 50_000
 
 

@@ -60,7 +60,7 @@ def broker(plane: Plane, tmp_path: Path) -> Iterator[BrokerProcess]:
         await_coordinator(wire, "any", GROUP)
         Transactor(wire, NAME).start()
     broker.kill()
-    wear_out(broker.log_dirs[0] / "__transaction_state-0")
+    wear_out(broker.partition_dir("__transaction_state-0"))
     with broker:
         yield broker
     assert "failed with an internal error" not in broker.log, broker.log

@@ -194,7 +194,7 @@ func main() {
 		}
 	}
 	partitionsEach, rounds, recordsPerRound := numbers[0], numbers[1], numbers[2]
-	bootstrap := kgo.SeedBrokers(os.Args[1])
+	bootstrap := kgo.SeedBrokers(strings.Split(os.Args[1], ",")...)
 	for _, one := range os.Args[5:] {
 		t := traffic{recordsPerRound: recordsPerRound, read: map[place]int{}}
 		starts := map[string]map[int32]kgo.Offset{}

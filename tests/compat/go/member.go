@@ -96,7 +96,7 @@ func member(given []string) error {
 	bootstrap, group, topic, assignor := given[0], given[1], given[2], given[3]
 	has := assignment{has: map[int32]bool{}}
 	options := []kgo.Opt{
-		kgo.SeedBrokers(bootstrap),
+		kgo.SeedBrokers(strings.Split(bootstrap, ",")...),
 		kgo.ConsumerGroup(group),
 		kgo.ConsumeTopics(topic),
 		kgo.ConsumeStartOffset(kgo.NewOffset().AtStart()),

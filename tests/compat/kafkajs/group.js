@@ -15,7 +15,7 @@ const shownHeaders = (headers) =>
     .join(",");
 
 async function main([bootstrap, topic, groupId, count]) {
-  const kafka = new Kafka({ clientId: "plog-test", brokers: [bootstrap], logLevel: logLevel.WARN });
+  const kafka = new Kafka({ clientId: "plog-test", brokers: bootstrap.split(","), logLevel: logLevel.WARN });
   const consumer = kafka.consumer({ groupId });
   await consumer.connect();
   await consumer.subscribe({ topic, fromBeginning: true });

@@ -8,7 +8,7 @@ const { CompressionTypes, Kafka, logLevel } = require("kafkajs");
 async function main([bootstrap, topic, count, codec]) {
   const kafka = new Kafka({
     clientId: "plog-test",
-    brokers: [bootstrap],
+    brokers: bootstrap.split(","),
     logLevel: logLevel.WARN,
   });
   const admin = kafka.admin();

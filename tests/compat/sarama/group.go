@@ -52,7 +52,7 @@ func consumeInGroup(bootstrap, topic, group, records string) {
 	config.Consumer.Offsets.Initial = sarama.OffsetOldest
 	config.Consumer.Offsets.AutoCommit.Enable = false
 	config.Consumer.Return.Errors = true
-	consumer, err := sarama.NewConsumerGroup([]string{bootstrap}, group, config)
+	consumer, err := sarama.NewConsumerGroup(strings.Split(bootstrap, ","), group, config)
 	check(err)
 	reads := &member{make(chan *sarama.ConsumerMessage, count)}
 	ctx, cancel := context.WithCancel(context.Background())

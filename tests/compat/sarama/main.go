@@ -13,6 +13,7 @@ import (
 	"log"
 	"os"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/IBM/sarama"
@@ -35,7 +36,7 @@ func main() {
 	if len(os.Args) != 5 {
 		log.Fatal("bootstrap, topic, records and codec are wanted")
 	}
-	brokers, topic := []string{os.Args[1]}, os.Args[2]
+	brokers, topic := strings.Split(os.Args[1], ","), os.Args[2]
 	count, err := strconv.Atoi(os.Args[3])
 	check(err)
 
