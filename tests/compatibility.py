@@ -626,7 +626,11 @@ ROWS = [
         HOST,
         "`plog doctor`",
         "properties, directories, listeners, limits, kernel settings; a running broker",
-        (_of("ops/test_doctor.py"), _of("ops/test_doctor_running.py")),
+        (
+            _of("ops/test_doctor.py"),
+            _of("ops/test_doctor_running.py"),
+            _of("ops/test_doctor_zookeeper.py"),
+        ),
     ),
     Row(
         HOST,
@@ -648,7 +652,11 @@ ROWS = [
         HOST,
         "Prometheus and Grafana",
         "each alert fires by a real fault; each query of the dashboard finds series",
-        (_of("ops/test_alerts.py"), _of("ops/test_dashboard.py")),
+        (
+            _of("ops/test_alerts.py"),
+            _of("ops/test_cluster_alerts.py"),
+            _of("ops/test_dashboard.py"),
+        ),
         _prometheus,
     ),
     Row(

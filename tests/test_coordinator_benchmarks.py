@@ -59,6 +59,7 @@ from bench_coordinator_rows import (
     IN_ORDER,
     JAVA_CLIENTS,
     KAFKA,
+    LOAD,
     REBALANCE,
     ROWS,
     SHORT,
@@ -113,6 +114,7 @@ FIGURES = {
     GROUPS: ("before_pss_mb", "after_rss_mb", "heartbeats", "cpu_us_per_heartbeat", "p99_us"),
     REBALANCE: ("join_whole_s", "join_after_heard_s", "leave_whole_s", "leave_cpu_s"),
     START: ("before_coordinator_s", "kept_records", "size_after_bytes", "after_coordinator_s"),
+    LOAD: ("commits", "kept", "size_bytes", "coordinator_s", "cpu_s", "rss_mb"),
 }
 
 

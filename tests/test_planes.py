@@ -22,6 +22,13 @@ TESTS = Path(__file__).parent
 ONE_PLANE = {
     "broker/releases.py": "starts brokers of older releases, which have no oracle",
     "broker/test_missed_log_dirs.py": "of what a start finds, whichever path serves it then",
+    "cli/test_move_store.py": "of the coordination store",
+    "cluster/processes.py": "of several brokers; the tests of one have both paths",
+    "cluster/faults/network.py": "of several brokers; the tests of one have both paths",
+    "cluster/test_broker_requests.py": "sends no records",
+    "cluster/test_missing_disk.py": "of what a start finds, whichever path serves it then",
+    "cli/test_zookeeper_host.py": "of a broker that is stopped",
+    "ops/test_doctor_zookeeper.py": "of the coordination store",
     "cli/test_log_dirs.py": "of a broker that is stopped",
     "compat/programs.py": "of the classes that a client loads",
     "compat/record_requests.py": "of what clients send, not of what they are answered",

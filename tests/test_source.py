@@ -32,7 +32,9 @@ def test_types_are_right_in_strict_mode():
 
 
 @pytest.mark.parametrize(
-    "path", [p for p in SCRIPTS if p.is_file()], ids=lambda p: str(p.relative_to(ROOT))
+    "path",
+    [p for p in SCRIPTS if p.is_file() and p.suffix != ".py"],
+    ids=lambda p: str(p.relative_to(ROOT)),
 )
 def test_shell_script_parses(path):
     succeed("bash", "-n", str(path))
