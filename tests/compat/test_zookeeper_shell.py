@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from plog.client.admin import Admin
+from plog.cluster.features import SUPPORTED
 from plog.types import uuid_to_text
 from tests.cluster.processes import Brokers
 from tests.compat.kafka_tools import TIMEOUT_S
@@ -114,6 +115,9 @@ def test_znodes_are_those_of_kafka(brokers: Brokers, zookeeper: ZooKeeper, kafka
     prepare(kafka.bootstrap)
     ours = dict(zip(COMPARED, get(brokers.connect, *COMPARED), strict=True))
     theirs = dict(zip(COMPARED, get(f"{zookeeper.bootstrap}/kafka", *COMPARED), strict=True))
+    # A broker of Kafka 3.9 with ZooKeeper supports no feature.
+    assert ours["/brokers/ids/0"].pop("features").keys() == SUPPORTED.keys()
+    assert theirs["/brokers/ids/0"].pop("features") == {}
     assert {path: typed(value) for path, value in ours.items()} == {
         path: typed(value) for path, value in theirs.items()
     }
