@@ -80,9 +80,13 @@ def register_log_dirs(store: Store, broker_id: int, present: Registered) -> None
             ops.append(CreateOp(node, os.fsencode(path)))
         elif known[directory_id] != path:
             ops.append(SetOp(node, os.fsencode(path)))
-    if ops:
-        store.ensure(above)
-        store.multi(ops)
+    if not ops:
+        return
+    if store.exists(above) is None:
+        # Together with its children: without any, all were forgotten.
+        store.ensure(LOG_DIRS)
+        ops.insert(0, CreateOp(above))
+    store.multi(ops)
 
 
 def forget_log_dirs(store: Store, broker_id: int, gone: Iterable[uuid.UUID]) -> None:
