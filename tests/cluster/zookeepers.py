@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.compat.live_kafka import KAFKA_3_9, QUIET
+from tests.compat.live_kafka import KAFKA_3_9, QUIET, mode_of
 from tests.servers import free_port
 
 START_S = 60
@@ -112,10 +111,4 @@ class Ensemble:
             time.sleep(0.05)
 
     def _mode(self, number: int) -> str:
-        try:
-            with socket.create_connection((self._host, self.ports[number]), 5) as asked:
-                asked.sendall(b"srvr")
-                text = asked.makefile().read()
-        except OSError:
-            return ""
-        return text.partition("Mode: ")[2].partition("\n")[0]
+        return mode_of(self._host, self.ports[number])

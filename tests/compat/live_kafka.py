@@ -126,16 +126,19 @@ class _Server:
         while True:
             if self._process.poll() is not None:
                 raise AssertionError(f"{main_class} has ended:\n{self.log_path.read_text()}")
-            try:
-                socket.create_connection(("127.0.0.1", port), 1).close()
+            if self._serves():
                 break
-            except OSError:
-                if time.monotonic() > deadline:
-                    self.kill()
-                    raise AssertionError(
-                        f"{main_class} does not listen:\n{self.log_path.read_text()}"
-                    ) from None
-                time.sleep(0.1)
+            if time.monotonic() > deadline:
+                self.kill()
+                raise AssertionError(f"{main_class} does not listen:\n{self.log_path.read_text()}")
+            time.sleep(0.1)
+
+    def _serves(self) -> bool:
+        try:
+            socket.create_connection(("127.0.0.1", self.port), 1).close()
+        except OSError:
+            return False
+        return True
 
     def _archive_flags(self, *, stops: bool) -> list[str]:
         """Return the flags that read the archive of loaded classes, or write it at the end.
@@ -202,6 +205,17 @@ class _Server:
         self._let_others_write()
 
 
+def mode_of(host: str, port: int) -> str:
+    """Return a ZooKeeper server's part among others; nothing if it does not serve."""
+    try:
+        with socket.create_connection((host, port), 5) as asked:
+            asked.sendall(b"srvr")
+            text = asked.makefile().read()
+    except OSError:
+        return ""
+    return text.partition("Mode: ")[2].partition("\n")[0]
+
+
 class ZooKeeper(_Server):
     """One ZooKeeper server."""
 
@@ -211,6 +225,10 @@ class ZooKeeper(_Server):
             directory=directory / "zookeeper", port=port, tick_ms=tick_ms
         )
         super().__init__(KAFKA_3_9, "ZooKeeperServerMain", settings, directory, port, stops=stops)
+
+    def _serves(self) -> bool:
+        # It listens a moment before, and never answers clients that connect then.
+        return mode_of("127.0.0.1", self.port) == "standalone"
 
     @contextmanager
     def client(self) -> Iterator[KazooClient]:
