@@ -201,7 +201,8 @@ class Broker:
         for listener, _ in early:
             host, port = listener.advertised_host, listener.advertised_port
             log.warning(OPEN_TO_ALL, listener.name, host, port)
-        self._let_in(control_plane, early)
+        # A listener that clients use, too, has their limits.
+        self._let_in(control_plane, early, is_exempt=len(addresses.bound) > 1)
         await self._join(services, parts.member)
         services.groups.start(services.metadata)
         services.transactions.start()
@@ -224,11 +225,15 @@ class Broker:
         if addresses.pages is not None:
             addresses.pages.set_ready()
 
-    def _let_in(self, control_plane: ControlPlane, listeners: Iterable[BoundListener]) -> None:
+    def _let_in(
+        self,
+        control_plane: ControlPlane,
+        listeners: Iterable[BoundListener],
+        *,
+        is_exempt: bool = False,
+    ) -> None:
         for bound in listeners:
             listen_on(bound, self._static.socket_listen_backlog_size)
-            # A listener that clients use, too, has their limits.
-            is_exempt = bound.listener.is_inter_broker and len(self.bound) > 1
             control_plane.add_listener(bound, is_exempt=is_exempt)
             bound.socket.close()
 
