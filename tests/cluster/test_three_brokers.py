@@ -184,6 +184,7 @@ def test_topic_that_is_deleted_while_a_broker_is_away_goes_when_it_is_back(
     brokers[away].kill()
     rest = ",".join(one.bootstrap for one in brokers.brokers if one.is_running)
     with Admin(rest, request_timeout_ms=2_000) as admin:
+        until(lambda: admin.controller_id() not in (away, -1), "another controller")
         until(lambda: leaders_of(admin, "t")[0] == -1, "away")
         with pytest.raises(RequestTimedOut, match="topic 't' is being deleted"):
             admin.delete_topic("t")
