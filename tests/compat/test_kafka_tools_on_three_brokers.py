@@ -416,6 +416,11 @@ def test_versions_of_each_broker_are_listed(tools: Tools, brokers: Brokers, rout
 # -- kafka-leader-election -------------------------------------------------------------------------
 
 
+def leaderless(admin: Admin, topic: str) -> set[int]:
+    parts = admin.topic(topic).partitions
+    return {number for number, part in parts.items() if part.leader_id < 0}
+
+
 def test_leaders_are_elected_once_their_broker_is_back(
     tools: Tools, brokers: Brokers, topic: str, tmp_path: Path
 ) -> None:
@@ -442,6 +447,8 @@ def test_leaders_are_elected_once_their_broker_is_back(
     assert already_elected(elect(*preferred, *from_file)) == {f"{topic}-{n}" for n in leaders}
     brokers[away].stop()
     brokers.until_known()
+    for broker_id in rest:
+        brokers.admin_until(broker_id, lambda admin: leaderless(admin, topic) == set(lost))
     described = topics("--describe", "--topic", topic, "--unavailable-partitions", at=rest)
     assert [(number, leader) for number, leader, *_ in partitions_of(described)] == [
         (number, "none") for number in lost
