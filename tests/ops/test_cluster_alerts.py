@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from plog.client.admin import Admin
+from plog.client.metadata import TopicInfo
 from plog.client.producer import Producer
 from plog.ops.metrics.cluster import Cluster
 from tests.cluster.processes import Brokers, ids_of
@@ -93,12 +94,17 @@ def stall(brokers: Brokers, victim: int) -> None:
         until(lambda: victim in ids_of(admin), "it has registered again")
 
 
+def leader_of(topic: TopicInfo | None) -> int:
+    """Return the leader of partition 0; -1 for a topic that is not known yet."""
+    return -1 if topic is None else topic.partitions[0].leader_id
+
+
 def miss_a_deletion(brokers: Brokers, victim: int, while_away: Callable[[], None]) -> None:
     """Have a topic deleted while the broker of its partition is away."""
     rest = ",".join(brokers[number].bootstrap for number in range(3) if number != victim)
     with Admin(rest) as admin:
         admin.create_topic("t", assignments={0: [victim]})
-        until(lambda: admin.topic("t").partitions[0].leader_id == victim, "led")
+        until(lambda: leader_of(admin.topics().get("t")) == victim, "led")
         with Producer(brokers[victim].bootstrap) as producer:
             producer.send("t", b"v")
         brokers[victim].kill()
