@@ -161,7 +161,7 @@ class ZooKeeperWatches:
                 place.known = self._arm(key, place)
             if key.of_children and place.known is None:
                 raise NoNode(key.path)
-        except StoreError as error:
+        except Exception as error:  # noqa: BLE001 - the caller waits for it, of any kind
             done.set_exception(error)
             return
         with self._lock:
