@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -66,7 +66,7 @@ class Broker:
         self._static = settings
         self._loading: LogManager | None = None
         self._reactor: Reactor | None = None
-        self._disks_lost = asyncio.Event()
+        self._end_reasons: asyncio.Queue[str] = asyncio.Queue()
         # Undoes what has been started, the last thing first.
         self._running = AsyncExitStack()
         self._addresses = Addresses(settings, self._running)
@@ -117,9 +117,9 @@ class Broker:
                 return True
         return False
 
-    async def disks_lost(self) -> None:
-        """Return when no log directory is left: all that the broker still can do is to stop."""
-        await self._disks_lost.wait()
+    async def until_failed(self) -> str:
+        """Return why the broker can only stop, once that is so."""
+        return await self._end_reasons.get()
 
     async def stop(self) -> None:
         """Answer what is under way, then flush and close everything; the shutdown is clean."""
@@ -149,7 +149,7 @@ class Broker:
             loading=self._note_loading,
             undo=self._running,
         )
-        parts = make_parts(base, self._addresses, self._running)
+        parts = make_parts(base, self._addresses, self._running, on_end=self._ender())
         self._replicas = parts.services.replicas
         self._watch_disks(base.logs)
         self._running.callback(base.changes.stop)
@@ -159,13 +159,22 @@ class Broker:
     def _note_loading(self, logs: LogManager) -> None:
         self._loading = logs
 
+    def _ender(self) -> Callable[[str], None]:
+        """Return a function for any thread that has `until_failed` return."""
+        loop = asyncio.get_running_loop()
+
+        def end(reason: str) -> None:
+            loop.call_soon_threadsafe(self._end_reasons.put_nowait, reason)
+
+        return end
+
     def _watch_disks(self, logs: LogManager) -> None:
         """Notice when no log directory is left."""
-        loop = asyncio.get_running_loop()
+        end = self._ender()
 
         def look_for_disks(*_: object) -> None:
             if not logs.live_log_dirs:
-                loop.call_soon_threadsafe(self._disks_lost.set)
+                end("no log directory is left")
 
         logs.on_log_dir_failure(look_for_disks)
         look_for_disks()  # one may have failed since the logs were loaded
@@ -214,6 +223,7 @@ class Broker:
             undo.push_async_callback(
                 move_leaderships,
                 broker_id=base.cluster.broker_id,
+                member=parts.member,
                 fence=base.fence,
                 controller=services.controller,
                 metadata=services.metadata,

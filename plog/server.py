@@ -100,14 +100,14 @@ async def serve(broker: Broker, manager: ServiceManager, begun: float) -> int:
     gc.freeze()
     alive = partial(broker.is_alive, manager.watchdog_s / PINGS_PER_INTERVAL)
     pings = loop.create_task(manager.ping(alive))
-    lost = loop.create_task(broker.disks_lost())
-    await asyncio.wait((asked, lost), return_when=asyncio.FIRST_COMPLETED)
+    failed = loop.create_task(broker.until_failed())
+    await asyncio.wait((asked, failed), return_when=asyncio.FIRST_COMPLETED)
     status = 0 if asked.done() else 1
     if status:
-        log.critical("stopping with status %d: no log directory is left", status)
+        log.critical("stopping with status %d: %s", status, failed.result())
         _exit_after(HALT_S, status)
     else:
-        lost.cancel()
+        failed.cancel()
         log.info("stopping")
     # A disk that is slow may take longer for the last flush than the watchdog waits.
     pings.cancel()

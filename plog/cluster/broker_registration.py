@@ -90,7 +90,6 @@ class BrokerRegistration:
     def __init__(self, store: Store, broker_id: int) -> None:
         self._store = store
         self._broker_id = broker_id
-        self._sessions: set[int] = set()
 
     def register(self, node: BrokerNode) -> int:
         """Write the node and return the broker epoch: the transaction that created it.
@@ -99,7 +98,6 @@ class BrokerRegistration:
             DuplicateBrokerRegistration: another live process has this broker id.
         """
         path = broker_path(self._broker_id)
-        self._sessions.add(self._store.session_id)
         while True:
             try:
                 # Two operations, because only the answer to a set holds the creating transaction.
@@ -145,7 +143,7 @@ class BrokerRegistration:
             return None
         if stat.ephemeral_owner == self._store.session_id:
             return stat
-        if stat.ephemeral_owner not in self._sessions:
+        if not self._store.is_own(stat.ephemeral_owner):
             raise DuplicateBrokerRegistration(
                 f"broker id {self._broker_id} is registered by another process"
                 f" (session {stat.ephemeral_owner:#x})"

@@ -11,6 +11,7 @@ from contextlib import suppress
 
 from plog.cluster.control_fence import ControlFence
 from plog.cluster.controller import Controller
+from plog.cluster.member import Member
 from plog.cluster.metadata_cache import MetadataCache
 from plog.cluster.peers import Peers
 from plog.errors import ErrorCode, NotController, PlogError, error_for
@@ -30,12 +31,15 @@ WAIT_S = 10.0
 async def move_leaderships(
     *,
     broker_id: int,
+    member: Member,
     fence: ControlFence,
     controller: Controller,
     metadata: MetadataCache,
     peers: Peers,
 ) -> None:
     """Ask until the broker leads nothing that another could lead, a few times in `WAIT_S`."""
+    if member.has_ended:
+        return  # its id is another process's, with the leaderships
     left: object = None
     with suppress(TimeoutError):
         async with asyncio.timeout(WAIT_S):

@@ -14,7 +14,7 @@ from concurrent.futures import Future
 from plog.cluster.broker_registration import BrokerRegistration
 from plog.cluster.control_fence import ControlFence
 from plog.cluster.controller import Controller
-from plog.cluster.membership import Effect, Membership, Orders
+from plog.cluster.membership import Effect, Membership, Orders, State
 from plog.cluster.store import SessionEvent, Store, StoreError
 from plog.cluster.znodes import BrokerNode
 from plog.errors import DuplicateBrokerRegistration
@@ -32,6 +32,7 @@ class Member:
         node: returns what the registration says of this broker.
         read_again: has settings and features read, whose changes may have been missed.
         remember: writes a new session down, for the process after this one.
+        on_end: hears why this process has to end. Called on the member's thread, once.
         timeout_ms: of the session.
     """
 
@@ -45,6 +46,7 @@ class Member:
         controller: Controller,
         read_again: Callable[[], None],
         remember: Callable[[], None] = lambda: None,
+        on_end: Callable[[str], None] = lambda reason: None,
         clock: Clock,
         timeout_ms: int,
     ) -> None:
@@ -55,6 +57,7 @@ class Member:
         self._controller = controller
         self._read_again = read_again
         self._remember = remember
+        self._on_end = on_end
         self._clock = clock
         self._machine = Membership(timeout_ms)
         self._silent_before_ms = timeout_ms * 2 // 3
@@ -62,6 +65,7 @@ class Member:
         self.sessions = 0
         """Sessions in which this broker has registered, or tried to."""
         self._remembered = -1
+        self._end_reason = "the client of the coordination store has failed"
         self._joined: Future[int] = Future()
         self._retry_ms: int | None = None
         self._todo: queue.SimpleQueue[Callable[[], Orders] | None] = queue.SimpleQueue()
@@ -84,6 +88,11 @@ class Member:
         """Whether there is a connection to the coordination store."""
         return self._machine.is_connected
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether this broker cannot be a member any more."""
+        return self._machine.state is State.ENDED
+
     def stop(self) -> None:
         """End the thread. The registration goes with the session."""
         self._watch.cancel()
@@ -100,6 +109,8 @@ class Member:
                 self._todo.put(lambda: self._machine.suspended(at_ms))
             case SessionEvent.LOST:
                 self._todo.put(self._machine.lost)
+            case SessionEvent.NO_CLIENT:
+                self._todo.put(self._machine.no_client)
 
     def run_due(self) -> None:
         """Do the steps that are due. A simulation calls this time and again, instead of `start`."""
@@ -143,8 +154,8 @@ class Member:
                     self._controller.resign()
                 case Effect.RETRY_LATER:
                     self._retry_ms = self._clock.since_boot_ms() + orders.retry_ms
-                case Effect.PAUSE | Effect.RESUME:
-                    pass  # what it writes meanwhile is refused, or checked against its epoch
+                case Effect.END:
+                    self._on_end(self._end_reason)
 
     def _register(self, session_id: int) -> Orders:
         if session_id != self._remembered:
@@ -156,6 +167,10 @@ class Member:
         except (DuplicateBrokerRegistration, StoreError) as refused:
             if not self._joined.done():
                 self._joined.set_exception(refused)
+            elif isinstance(refused, DuplicateBrokerRegistration):
+                # It leads what this broker led: what clients write here would be lost.
+                self._end_reason = f"while this broker had no session: {refused}"
+                return self._machine.taken(session_id)
             else:
                 log.error("cannot register this broker, trying again: %s", refused)
             return self._machine.failed(session_id)

@@ -2,7 +2,8 @@
 
 Owns when a broker registers, when it may be the controller, and when it must give that up. A
 session that expired is followed by another, in which the broker registers again with a new broker
-epoch. Clients are served all the while. Reads and writes nothing: events in, effects out.
+epoch. Clients are served all the while, unless another process has taken the broker's id: then this
+one ends. Reads and writes nothing: events in, effects out.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ class State(Enum):
     """It has no connection. Its session may go on, and with it its registration."""
     PRESUMED_LOST = auto()
     """It has had none for so long that others may have taken its place."""
+    ENDED = auto()
+    """It cannot be a member any more. The process has to end."""
 
 
 class Cause(Enum):
@@ -45,7 +48,11 @@ class Cause(Enum):
     """No server has answered for a session's time."""
     REGISTERED = auto()
     FAILED = auto()
-    """Registering failed: the store refused it or did not answer, or another broker has the id."""
+    """Registering failed: the store refused it or did not answer."""
+    TAKEN = auto()
+    """Registering failed: another live process has the broker's id."""
+    NO_CLIENT = auto()
+    """The client of the store has failed: no connection will follow."""
     RETRY = auto()
 
 
@@ -58,14 +65,12 @@ class Effect(Enum):
     """Read settings and features: their changes may have been missed."""
     STAND = auto()
     """Take part in elections of the controller."""
-    PAUSE = auto()
-    """As the controller: propose nothing."""
-    RESUME = auto()
-    """As the controller: go on."""
     RESIGN = auto()
     """As the controller: it may be another now. Close the channels to brokers."""
     RETRY_LATER = auto()
     """Have RETRY happen after a pause, which doubles."""
+    END = auto()
+    """End the process."""
 
 
 _Next = tuple[State, tuple[Effect, ...]]
@@ -74,14 +79,15 @@ TABLE: Final[Mapping[tuple[State, Cause], _Next]] = {
     (State.OUTSIDE, Cause.CONNECTED): (State.JOINING, (Effect.REGISTER,)),
     (State.JOINING, Cause.REGISTERED): (State.MEMBER, (Effect.READ_AGAIN, Effect.STAND)),
     (State.JOINING, Cause.FAILED): (State.JOINING, (Effect.RETRY_LATER,)),
+    (State.JOINING, Cause.TAKEN): (State.ENDED, (Effect.END,)),
     (State.JOINING, Cause.RETRY): (State.JOINING, (Effect.REGISTER,)),
     (State.JOINING, Cause.CONNECTED): (State.JOINING, (Effect.REGISTER,)),
     (State.JOINING, Cause.SUSPENDED): (State.OUTSIDE, ()),
     (State.JOINING, Cause.LOST): (State.OUTSIDE, ()),
-    (State.MEMBER, Cause.SUSPENDED): (State.SUSPENDED, (Effect.PAUSE,)),
+    (State.MEMBER, Cause.SUSPENDED): (State.SUSPENDED, ()),
     (State.MEMBER, Cause.LOST): (State.OUTSIDE, (Effect.RESIGN,)),
     (State.MEMBER, Cause.CONNECTED): (State.JOINING, (Effect.RESIGN, Effect.REGISTER)),
-    (State.SUSPENDED, Cause.CONNECTED_AGAIN): (State.MEMBER, (Effect.RESUME,)),
+    (State.SUSPENDED, Cause.CONNECTED_AGAIN): (State.MEMBER, ()),
     (State.SUSPENDED, Cause.CONNECTED): (State.JOINING, (Effect.RESIGN, Effect.REGISTER)),
     (State.SUSPENDED, Cause.LOST): (State.OUTSIDE, (Effect.RESIGN,)),
     (State.SUSPENDED, Cause.TIMED_OUT): (State.PRESUMED_LOST, (Effect.RESIGN,)),
@@ -91,6 +97,11 @@ TABLE: Final[Mapping[tuple[State, Cause], _Next]] = {
     ),
     (State.PRESUMED_LOST, Cause.CONNECTED): (State.JOINING, (Effect.REGISTER,)),
     (State.PRESUMED_LOST, Cause.LOST): (State.OUTSIDE, ()),
+    (State.OUTSIDE, Cause.NO_CLIENT): (State.ENDED, (Effect.END,)),
+    (State.JOINING, Cause.NO_CLIENT): (State.ENDED, (Effect.END,)),
+    (State.MEMBER, Cause.NO_CLIENT): (State.ENDED, (Effect.RESIGN, Effect.END)),
+    (State.SUSPENDED, Cause.NO_CLIENT): (State.ENDED, (Effect.RESIGN, Effect.END)),
+    (State.PRESUMED_LOST, Cause.NO_CLIENT): (State.ENDED, (Effect.END,)),
 }
 """What follows a cause. Where there is nothing, nothing follows."""
 
@@ -155,6 +166,16 @@ class Membership:
         if session_id != self.session_id:
             return Orders(())
         return self._step(Cause.FAILED)
+
+    def taken(self, session_id: int) -> Orders:
+        """Another live process has the broker's id."""
+        if session_id != self.session_id:
+            return Orders(())
+        return self._step(Cause.TAKEN)
+
+    def no_client(self) -> Orders:
+        """The client of the store has failed."""
+        return self._step(Cause.NO_CLIENT)
 
     def retry(self) -> Orders:
         """The pause is over."""

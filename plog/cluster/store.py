@@ -146,6 +146,7 @@ class SessionEvent(Enum):
     CONNECTED = "connected"
     SUSPENDED = "suspended"  # the server does not answer; ephemeral nodes may still be ours
     LOST = "lost"
+    NO_CLIENT = "no client"  # the client itself has failed: no connection will follow
 
 
 class Watch(ABC):
@@ -169,6 +170,10 @@ class Store(ABC):
     @abstractmethod
     def session_id(self) -> int:
         """Owner of the ephemeral nodes made through this object; never 0."""
+
+    def is_own(self, session_id: int) -> bool:
+        """Return whether a session is this object's, or was before that expired."""
+        return session_id == self.session_id
 
     @abstractmethod
     def multi(self, ops: Sequence[Op]) -> list[OpResult]:

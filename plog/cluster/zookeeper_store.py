@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from kazoo import exceptions as zk
 from kazoo.client import KazooClient, KazooState
 from kazoo.handlers.threading import KazooTimeoutError
-from kazoo.protocol.states import ZnodeStat
+from kazoo.protocol.states import KeeperState, ZnodeStat
 from kazoo.retry import KazooRetry
 from kazoo.security import ACL, CREATOR_ALL_ACL, READ_ACL_UNSAFE
 
@@ -58,6 +58,8 @@ T = TypeVar("T")
 
 AT_ONCE = 200
 """Reads that are asked before the first answer; kazoo takes 278 while it connects again."""
+ATTEMPTS_IN_A_SESSION = 3
+"""How often a server that does not answer is tried, at least, before the session is over."""
 RECONNECT_S = 0.1
 PAUSE_S = 0.05
 MAX_PAUSE_S = 1.0
@@ -82,6 +84,8 @@ SESSION_EVENTS = {
     KazooState.SUSPENDED: SessionEvent.SUSPENDED,
     KazooState.LOST: SessionEvent.LOST,
 }
+NO_CLIENT = (KeeperState.CLOSED, KeeperState.AUTH_FAILED)
+"""kazoo's thread ends in these: by `stop`, or after an error that it does not know."""
 
 
 class Session(NamedTuple):
@@ -149,6 +153,7 @@ class ZooKeeperStore(Store):
         hosts, slash, root = connect.partition("/")
         self._client = _client(hosts, self._timeout_s, access)
         self._closed = threading.Event()
+        self._session_ids: set[int] = set()
         self._may_ask = threading.Event()
         """Set while there is a connection, and once there is none any more.
 
@@ -186,6 +191,10 @@ class ZooKeeperStore(Store):
     def session_id(self) -> int:
         """The number that the servers gave the session."""
         return self.session.id
+
+    def is_own(self, session_id: int) -> bool:
+        """See `Store.is_own`."""
+        return session_id in self._session_ids
 
     @property
     def session(self) -> Session:
@@ -312,12 +321,16 @@ class ZooKeeperStore(Store):
     def _on_state(self, state: KazooState) -> None:
         # On kazoo's thread: nothing may wait here.
         if state == KazooState.CONNECTED:
+            self._session_ids.add(self.session_id)
             self._may_ask.set()
         elif not self._closed.is_set():
             self._may_ask.clear()
         if not self._closed.is_set():
             self._log_state(state)
         self._watches.note_session(SESSION_EVENTS[state])
+        if self._client.client_state in NO_CLIENT and not self._closed.is_set():
+            log.critical("the client of ZooKeeper at %s has failed", self._connect)
+            self._watches.note_session(SessionEvent.NO_CLIENT)
 
     def _log_state(self, state: KazooState) -> None:
         match state:
@@ -380,8 +393,11 @@ def _client(
     session: tuple[int, bytes] | None = None,
 ) -> KazooClient:
     forever = KazooRetry(max_tries=-1, delay=RECONNECT_S, max_delay=1.0)
+    # kazoo waits for each server for the session's time, divided by the number of servers. A
+    # server that starts leaves a connection without an answer: one server alone is named again.
+    times = -(-ATTEMPTS_IN_A_SESSION // (hosts.count(",") + 1))
     return KazooClient(
-        hosts=hosts,
+        hosts=",".join([hosts] * times),
         timeout=timeout_s,
         client_id=session,
         auth_data=access.auth,

@@ -6,6 +6,7 @@ Owns who hears of whose changes. Nothing is served yet: `broker` opens the netwo
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from functools import partial
 from typing import NamedTuple
@@ -50,8 +51,14 @@ class Parts(NamedTuple):
     """The ways of a stopping broker to the controller."""
 
 
-def make_parts(base: Base, addresses: Addresses, undo: AsyncExitStack) -> Parts:
-    """Make all parts; `undo` gets what stops them. For the event loop's thread."""
+def make_parts(
+    base: Base, addresses: Addresses, undo: AsyncExitStack, *, on_end: Callable[[str], None]
+) -> Parts:
+    """Make all parts; `undo` gets what stops them. For the event loop's thread.
+
+    Args:
+        on_end: hears why the broker has to end, on any thread.
+    """
     cluster, store, settings = base.cluster, base.cluster.store, base.settings
     purgatory: Purgatory[TopicPartition] = Purgatory(asyncio.get_running_loop())
     disks = Disks(several=len(base.static.log_dirs) > 1)
@@ -124,6 +131,7 @@ def make_parts(base: Base, addresses: Addresses, undo: AsyncExitStack) -> Parts:
         controller=controller,
         read_again=base.changes.read_again,
         remember=cluster.remember_session,
+        on_end=on_end,
         clock=base.clock,
         timeout_ms=cluster.session_timeout_ms,
     )

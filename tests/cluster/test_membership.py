@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -28,11 +29,11 @@ def member(session_id: int = 1, epoch: int = 10) -> Membership:
     return one
 
 
-def test_short_silence_pauses_the_controller() -> None:
+def test_short_silence_changes_nothing() -> None:
     one = member()
-    assert one.suspended(1_000) == Orders((Effect.PAUSE,))
+    assert one.suspended(1_000) == Orders(())
     assert one.tick(1_000 + TIMEOUT_MS - 1) == Orders(())
-    assert one.connected(1) == Orders((Effect.RESUME,))
+    assert one.connected(1) == Orders(())
     assert (one.state, one.broker_epoch) == (State.MEMBER, 10)
 
 
@@ -99,8 +100,28 @@ def test_retry_of_an_attempt_that_is_over_does_nothing() -> None:
     assert one.state is State.OUTSIDE
 
 
+def test_broker_whose_id_is_taken_ends() -> None:
+    one = member()
+    one.suspended(0)
+    one.lost()
+    one.connected(2)
+    assert one.taken(1) == Orders(()), "it was asked for in an earlier session"
+    assert one.taken(2) == Orders((Effect.END,))
+    assert one.state is State.ENDED
+    assert one.connected(3) == Orders(())
+
+
+@pytest.mark.parametrize("state", [state for state in State if state is not State.ENDED])
+def test_broker_whose_client_has_failed_ends(state: State) -> None:
+    one = member()
+    one.state = state
+    stands = state in (State.MEMBER, State.SUSPENDED)
+    assert one.no_client() == Orders((RESIGN, Effect.END) if stands else (Effect.END,))
+    assert one.state is State.ENDED
+
+
 def test_each_state_is_left_and_reached() -> None:
-    assert {state for state, _ in TABLE} == set(State)
+    assert {state for state, _ in TABLE} == set(State) - {State.ENDED}
     assert {state for state, _ in TABLE.values()} == set(State)
 
 
@@ -108,7 +129,19 @@ EVENTS = st.lists(
     st.one_of(
         st.tuples(st.just("connected"), st.booleans()),
         st.sampled_from(
-            [(one,) for one in ("suspended", "lost", "registered", "failed", "retry", "late")]
+            [
+                (one,)
+                for one in (
+                    "suspended",
+                    "lost",
+                    "registered",
+                    "failed",
+                    "taken",
+                    "no client",
+                    "retry",
+                    "late",
+                )
+            ]
         ),
         st.tuples(st.just("pass"), st.integers(0, 2 * TIMEOUT_MS)),
     ),
@@ -121,7 +154,7 @@ def test_controller_is_one_only_while_its_registration_may_stand(
     events: list[tuple[object, ...]],
 ) -> None:
     one, now_ms, session, epoch = Membership(TIMEOUT_MS), 0, 1, 0
-    stands = is_paused = False
+    stands = has_ended = False
     asked: list[int] = []
     silent_since: int | None = 0
     for name, *given_ in events:
@@ -137,10 +170,18 @@ def test_controller_is_one_only_while_its_registration_may_stand(
                 session += 1  # the next connection is in another
                 silent_since = now_ms
                 orders = one.lost()
-            case "registered" | "late" | "failed" if asked:
+            case "registered" | "late" | "failed" | "taken" if asked:
                 of = asked.pop(0 if name == "late" else -1)
                 epoch += 1
-                orders = one.failed(of) if name == "failed" else one.registered(of, epoch)
+                match name:
+                    case "failed":
+                        orders = one.failed(of)
+                    case "taken":
+                        orders = one.taken(of)
+                    case _:
+                        orders = one.registered(of, epoch)
+            case "no client":
+                orders = one.no_client()
             case "retry":
                 orders = one.retry()
             case "pass":
@@ -155,16 +196,14 @@ def test_controller_is_one_only_while_its_registration_may_stand(
                     asked.append(one.session_id)
                 case Effect.STAND:
                     assert one.state is State.MEMBER
-                    stands, is_paused = True, False
-                case Effect.PAUSE:
-                    is_paused = True
-                case Effect.RESUME:
-                    is_paused = False
+                    stands = True
+                case Effect.END:
+                    assert not has_ended
+                    has_ended = True
                 case Effect.RESIGN:
                     assert stands
                     stands = False
         assert stands == (one.state in (State.MEMBER, State.SUSPENDED))
-        if stands:
-            assert is_paused == (one.state is State.SUSPENDED)
-            if name == "pass" and silent_since is not None:
-                assert now_ms - silent_since < TIMEOUT_MS
+        assert has_ended == (one.state is State.ENDED)
+        if stands and name == "pass" and silent_since is not None:
+            assert now_ms - silent_since < TIMEOUT_MS

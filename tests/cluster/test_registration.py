@@ -83,11 +83,13 @@ def test_registration_of_another_process_is_fatal(embedded: EmbeddedStore) -> No
         BrokerRegistration(embedded, 0).register(NODE)
 
 
-def test_registration_of_our_expired_session_is_replaced(embedded: EmbeddedStore) -> None:
+def test_registration_of_our_expired_session_is_replaced(
+    embedded: EmbeddedStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     create_persistent_paths(embedded)
     registration = BrokerRegistration(embedded, 0)
     first = registration.register(NODE)
-    registration._sessions.add(99)
+    monkeypatch.setattr(embedded, "is_own", {99, embedded.session_id}.__contains__)
     as_of_session(embedded, 99)
     second = registration.register(NODE)
     assert second > first

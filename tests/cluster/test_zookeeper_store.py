@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import queue
 import random
+import socket
+import threading
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 
 import pytest
@@ -300,6 +302,68 @@ def test_store_that_is_cut_off_says_so_and_keeps_its_session(world: World) -> No
     assert states.get(timeout=WAIT_S) is SessionEvent.CONNECTED
     assert world.store.session == session
     assert world.store.exists("/mine") is not None
+
+
+def test_sessions_of_the_store_are_its_own_though_they_have_expired(world: World) -> None:
+    states: queue.Queue[SessionEvent] = queue.Queue()
+    world.store.watch_session(states.put)
+    first = world.store.session
+    assert end_session(world.connect, first, within_s=WAIT_S)
+    while states.get(timeout=WAIT_S) is not SessionEvent.CONNECTED:
+        pass
+    assert world.store.is_own(first.id)
+    assert world.store.is_own(world.store.session_id)
+    assert not world.store.is_own(world.other.session_id)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_client_that_fails_is_reported(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise ValueError("what kazoo does not expect")
+
+    states: queue.Queue[SessionEvent] = queue.Queue()
+    world.store.watch_session(states.put)
+    monkeypatch.setattr(world.store._client._connection, "_connect", fail)
+    world.proxy.refuse()
+    world.proxy.refuse(is_refusing=False)
+    while states.get(timeout=WAIT_S) is not SessionEvent.NO_CLIENT:
+        pass
+    assert outcome(lambda: world.store.get("/n")) in ("unknown", "SessionLost")
+
+
+def test_connection_that_is_never_answered_is_given_up_within_a_session(
+    zookeeper: ZooKeeper,
+) -> None:
+    """ZooKeeper leaves a connection that it accepts while it starts without an answer."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        address, port = listening.getsockname()
+        held: list[socket.socket] = []
+
+        def answer_the_second() -> None:
+            held.append(listening.accept()[0])
+            client = listening.accept()[0]
+            host, to = zookeeper.bootstrap.split(":")
+            server = socket.create_connection((host, int(to)))
+            held.extend((client, server))
+            for source, sink in ((client, server), (server, client)):
+                threading.Thread(target=pass_on, args=(source, sink), daemon=True).start()
+
+        threading.Thread(target=answer_the_second, daemon=True).start()
+        store = ZooKeeperStore(
+            f"{address}:{port}/{uuid.uuid4()}",
+            session_timeout_ms=SESSION_MS,
+            connection_timeout_ms=SESSION_MS,
+        )
+        store.create("/n")
+        store.close()
+        for one in held:
+            one.close()
+
+
+def pass_on(source: socket.socket, sink: socket.socket) -> None:
+    with suppress(OSError):
+        while data := source.recv(1 << 16):
+            sink.sendall(data)
 
 
 def test_call_without_a_server_ends(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,42 @@
+"""Brokers that cannot be members of their cluster any more: they end, and say why."""
+
+from __future__ import annotations
+
+import os
+import signal
+import uuid
+from pathlib import Path
+
+from plog.client.admin import Admin
+from tests.cluster.processes import Brokers
+from tests.compat.live_kafka import ZooKeeper
+from tests.servers import BrokerProcess
+from tests.waiting import until
+
+
+def test_suspended_broker_whose_id_another_process_took_ends(
+    tmp_path: Path, zookeeper: ZooKeeper
+) -> None:
+    with Brokers(tmp_path, zookeeper.bootstrap, count=2) as brokers:
+        first = brokers[1]
+        os.kill(first.pid, signal.SIGSTOP)
+        brokers.admin_until(0, lambda admin: {node.node_id for node in admin.nodes()} == {0})
+        place = tmp_path / str(uuid.uuid4())
+        place.mkdir()
+        settings = {
+            key: value
+            for key, value in first.overrides.items()
+            if key in ("broker.id", "zookeeper.connect", "zookeeper.session.timeout.ms")
+        }
+        second = BrokerProcess(place, overrides=settings).start()
+        try:
+            os.kill(first.pid, signal.SIGCONT)
+            assert first.wait() == 1
+            assert "stopping with status 1" in first.log
+            assert "broker id 1 is registered by another process" in first.log
+            assert "controlled shutdown" not in first.log
+            with Admin(brokers[0].bootstrap) as admin:
+                until(lambda: second.port in {node.port for node in admin.nodes()}, "registered")
+        finally:
+            second.kill()
+            first.kill()
