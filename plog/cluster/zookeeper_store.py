@@ -409,7 +409,7 @@ def _client(
 
 def _unforeseen(error: Exception, path: str) -> StoreError:
     if isinstance(error, zk.NoAuthError):
-        return StoreError(f"ZooKeeper refuses this broker {path}: check zookeeper.digest")
+        return StoreError(f"ZooKeeper refuses this broker access to {path}: check zookeeper.digest")
     return StoreError(f"ZooKeeper: {type(error).__name__} {path}")
 
 

@@ -416,11 +416,11 @@ def test_nodes_are_changed_by_the_user_who_made_them_and_read_by_all(zookeeper: 
         for name in ("other", "without"):
             assert stores[name].get("/n")[0] == b"first"
             with pytest.raises(
-                StoreError, match=r"refuses this broker /n: check zookeeper\.digest"
+                StoreError, match=r"refuses this broker access to /n: check zookeeper\.digest"
             ):
                 stores[name].set("/n", b"changed")
             with pytest.raises(
-                StoreError, match=r"refuses this broker /n: check zookeeper\.digest"
+                StoreError, match=r"refuses this broker access to /n: check zookeeper\.digest"
             ):
                 stores[name].delete("/n")
         assert stores["same"].set("/n", b"second").version == 1
