@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,7 +17,9 @@ from plog.cluster.membership import (
     Orders,
     State,
 )
+from tests.conftest import ROOT
 
+DRAWING = re.compile(r"^```membership\n(.*?)^```$", re.M | re.S)
 TIMEOUT_MS = 18_000
 REGISTER, RESIGN = Effect.REGISTER, Effect.RESIGN
 JOINED = (Effect.READ_AGAIN, Effect.STAND)
@@ -207,3 +211,9 @@ def test_controller_is_one_only_while_its_registration_may_stand(
         assert has_ended == (one.state is State.ENDED)
         if stands and name == "pass" and silent_since is not None:
             assert now_ms - silent_since < TIMEOUT_MS
+
+
+def test_architecture_draws_every_state() -> None:
+    page = (ROOT / "docs" / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    (drawing,) = DRAWING.findall(page)
+    assert set(re.findall(r"[A-Z_]{2,}", drawing)) == {state.name for state in State}
