@@ -47,6 +47,8 @@ LEAVE_PATIENCE_S = 3.0
 """How long `close` waits for a rebalance to end before it leaves."""
 LOOK_AROUND_S = 0.1
 """How long `poll` waits for records, or for other members, before it checks the group."""
+MISSING_TOPIC_S = 0.5
+"""How often topics are looked up while one does not exist, or is unknown to the asked broker."""
 
 
 class Listener(NamedTuple):
@@ -86,7 +88,7 @@ class GroupConsumer:
         enable_auto_commit: commit the records of earlier polls every auto_commit_interval_ms, and
             before partitions are revoked.
         session_timeout_ms, heartbeat_interval_ms, max_poll_interval_ms: as Kafka's.
-        metadata_max_age_ms: how often topics and their partitions are looked up.
+        metadata_max_age_ms: how often topics and their partitions are looked up, once all exist.
         reading: arguments of `Consumer`, such as auto_offset_reset and isolation_level.
 
     Raises:
@@ -452,6 +454,8 @@ class GroupConsumer:
         """Log once which topics cannot be read yet: the member waits until they can."""
         known, errors = self._cluster.topics, self._cluster.errors
         missing = {name for name in topics if name not in known}
+        if missing:
+            self._look_again_soon()
         for name in sorted(missing - self._missing):
             cause = errors.get(name) or f"topic {name!r} does not exist"
             log.warning("group %r: %s; waiting for it", self._membership.group_id, cause)
@@ -462,7 +466,12 @@ class GroupConsumer:
         if wanted:
             self._cluster.refresh(wanted)
         known = self._cluster.topics
+        if any(name not in known for name in wanted):
+            self._look_again_soon()
         return {name: len(known[name].partitions) if name in known else 0 for name in wanted}
+
+    def _look_again_soon(self) -> None:
+        self._look_again_at = min(self._look_again_at, time.monotonic() + MISSING_TOPIC_S)
 
     # -- commits -------------------------------------------------------------------------------
 

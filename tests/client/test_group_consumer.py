@@ -220,6 +220,20 @@ def test_a_leader_looks_after_what_others_read(
         assert sum(what == "revoked" for what, _ in other.heard) <= 1
 
 
+def test_missing_topic_is_read_soon_after_it_comes(broker: BrokerProcess, topic: str) -> None:
+    """By default, topics that exist are looked up every five minutes."""
+    own, theirs = fresh_name(), fresh_name()
+    leads = Member(broker, topic, [topic, own])
+    until(lambda: len(had_by(leads)) == 6)
+    other = Member(broker, topic, [theirs])
+    with members(leads, other):
+        until(lambda: other.heard == [("assigned", [])])
+        make_topic(broker, own, partitions=1)
+        until(lambda: len(had_by(leads)) == 7)
+        make_topic(broker, theirs, partitions=2)
+        until(lambda: len(had_by(other)) == 2)
+
+
 def test_a_static_leader_that_comes_back_looks_after_what_others_read(
     broker: BrokerProcess, topic: str
 ) -> None:
