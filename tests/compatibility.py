@@ -440,6 +440,22 @@ ROWS = [
     ),
     Row(
         TOOLS,
+        "the tools on three brokers",
+        "each asks one broker; another shows what it changed: topics, settings, groups,"
+        " transactions, log directories, leaders",
+        (_of("compat/test_kafka_tools_on_three_brokers.py"),),
+        lambda: "3.9.1",
+        long="the same with the tools of 4.1.1",
+    ),
+    Row(
+        TOOLS,
+        "zookeeper-shell",
+        "reads the nodes of three brokers, which are those of Kafka 3.9",
+        (_of("compat/test_zookeeper_shell.py"),),
+        lambda: "3.9.1",
+    ),
+    Row(
+        TOOLS,
         "MirrorMaker 2",
         "copies a KRaft cluster: topics, settings, records, groups; stopped between, plog killed",
         (_of("compat/test_mirror_maker.py"),),

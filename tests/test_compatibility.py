@@ -95,8 +95,6 @@ NO_ROWS = {
     Shown("tests/compat/test_transactional_workers.py", ("plog",)): "plog's own client",
     Shown("tests/compat/test_consumer_groups.py", ("kgo-1.18",)): "an older franz-go",
     Shown("tests/compat/test_java_and_go.py", ("kgo-1.18",)): "an older franz-go",
-    Shown("tests/compat/test_kafka_tools_on_three_brokers.py"): "tools of other rows",
-    Shown("tests/compat/test_zookeeper_shell.py"): "the store of a cluster",
     Shown("tests/compat/test_kafka_versions.py"): "lists of Kafka's APIs, which other tests go by",
     Shown("tests/compat/test_load_shape.py"): "the benchmarks' traffic",
     Shown("tests/compat/test_made.py"): "how clients are built",
