@@ -1,38 +1,35 @@
-"""A connection to several brokers: each request goes to the broker that a client would ask.
+"""A client by hand of several brokers: each request goes to the broker that a client would ask.
 
-Suites that speak the protocol by hand open one connection (`tests/handlers/wire.py: speak`). On
-several brokers the leader of a partition and the coordinator of a group or of a transactional id
-are different brokers. `ListGroups` and `ListTransactions` are sent to all.
+It stands in for the one connection of suites that speak the protocol by hand
+(`tests/handlers/wire.py: speak`). On several brokers the leader of a partition and the coordinator
+of a group or of a transactional id are different brokers.
 """
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterator, Sequence, Set
+from contextlib import suppress
 from typing import Any, TypeVar
 
-from plog.client.connection import Connection
+from plog.client.connection import BrokerUnreachable
 from plog.errors import ErrorCode
 from plog.protocol.messages import consumer_groups, group_admin, groups, offsets, transactions
 from plog.protocol.messages.fetch import FetchRequest
-from plog.protocol.messages.groups import FindCoordinatorRequest, FindCoordinatorResponse
+from plog.protocol.messages.groups import FindCoordinatorRequest
 from plog.protocol.messages.list_offsets import ListOffsetsRequest
-from plog.protocol.messages.metadata import (
-    MetadataRequest,
-    MetadataRequestTopic,
-    MetadataResponse,
-)
+from plog.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from plog.protocol.messages.produce import ProduceRequest
 from plog.protocol.messages.producers import DescribeProducersRequest, InitProducerIdRequest
 from plog.protocol.messages.topics import CreateTopicsRequest, DeleteRecordsRequest
 from plog.protocol.schema import Struct
 from plog.types import ZERO_UUID
+from tests.coordinator.conftest import GROUP, TRANSACTION
 from tests.handlers.wire import WAIT_MS, Speaker
 from tests.waiting import until
 
 R = TypeVar("R", bound=Struct)
-GROUP, TRANSACTION = 0, 1
-"""What a coordinator is asked for."""
+NO_BROKER = -1
 OF_LEADERS = (
     ProduceRequest,
     FetchRequest,
@@ -89,127 +86,155 @@ OF_ALL = {
 """Requests to every broker, and the lists in which their responses are joined."""
 
 
-class Routed(Speaker):
+class Routed:
     """Connections to brokers 0, 1, ... of a cluster, opened when they are needed.
 
     A request for the leaders of partitions is divided among them. One for coordinators, or with
-    markers, is for a single broker.
+    markers, is for a single broker. `OF_ALL` are sent to every broker, others to `home`.
+
+    Args:
+        ports: those of the brokers, in the order of their ids.
+        home: the id of the broker that is asked for coordinators and leaders, if it runs.
     """
 
-    def __init__(self, ports: Sequence[int], *, client_id: str) -> None:
-        super().__init__("127.0.0.1", ports[0], client_id=client_id, timeout_ms=WAIT_MS)
-        self._ports = ports
-        self._others: dict[int, Speaker] = {}
+    def __init__(self, ports: Sequence[int], *, client_id: str = "test", home: int = 0) -> None:
+        self._ports, self._client_id = ports, client_id
+        self._order = [*range(home, len(ports)), *range(home)]
+        self._speakers: dict[int, Speaker] = {}
 
     def close(self) -> None:
-        super().close()
-        for one in getattr(self, "_others", {}).values():  # a refused connection has none
-            one.close()
+        for speaker in self._speakers.values():
+            speaker.close()
 
-    def call(
-        self, request: Struct, response: type[R], *, version: int | None = None, wait_ms: int = 0
-    ) -> R:
-        def answers(broker: int) -> R:
-            return self._ask_one(broker, request, response, version=version, wait_ms=wait_ms)
+    def ask(self, request: Struct, version: int | None = None, wait_ms: int = 0) -> Any:
+        def ask_one(broker_id: int, request: Struct = request) -> Any:
+            return self.to(broker_id).ask(request, version, wait_ms)
 
         if joined := OF_ALL.get(type(request)):
-            answer, *others = map(answers, range(len(self._ports)))
+            answer, *others = map(ask_one, range(len(self._ports)))
             for one in others:
                 getattr(answer, joined).extend(getattr(one, joined))
             return answer
         if isinstance(request, OF_LEADERS):
-            return self._ask_leaders(request, response, version=version, wait_ms=wait_ms)
-        answer = answers(self._broker_for(request))
+            return self._ask_leaders(request, ask_one)
+        answer = ask_one(self._broker_for(request))
         if isinstance(request, CreateTopicsRequest):
             self._await_topics([one.name for one in answer.topics if one.error_code == 0])
         return answer
 
-    def _to(self, broker: int) -> Speaker:
-        if broker == 0:
-            return self
-        if broker not in self._others or not self._others[broker].is_usable:
-            self._others[broker] = Speaker(
-                "127.0.0.1", self._ports[broker], client_id=self._client_id, timeout_ms=WAIT_MS
+    def version_for(self, request: type[Struct], *, at_most: int | None = None) -> int:
+        return self.to(self.home).version_for(request, at_most=at_most)
+
+    @property
+    def home(self) -> int:
+        """The id of the broker that answers what any broker can."""
+        for broker_id in self._order:
+            with suppress(BrokerUnreachable):
+                self.to(broker_id)
+                return broker_id
+        raise BrokerUnreachable(f"no broker runs at {self._ports}")
+
+    def to(self, broker_id: int) -> Speaker:
+        """Return the connection to a broker. Raises BrokerUnreachable."""
+        speaker = self._speakers.get(broker_id)
+        if speaker is None or not speaker.is_usable:
+            if speaker is not None:
+                speaker.close()
+            speaker = self._speakers[broker_id] = Speaker(
+                "127.0.0.1", self._ports[broker_id], client_id=self._client_id, timeout_ms=WAIT_MS
             )
-        return self._others[broker]
+        return speaker
 
-    def _ask_one(self, broker: int, request: Struct, response: type[R], **options: Any) -> R:
-        return Connection.call(self._to(broker), request, response, **options)
+    def coordinator(self, kind: int, key: str) -> int:
+        """Return the broker that coordinates a group or a transactional id, once there is one.
 
-    def _ask_leaders(self, request: Struct, response: type[R], **options: Any) -> R:
+        `NO_BROKER` for a key that none can coordinate.
+        """
+        found = NO_BROKER
+
+        def is_found() -> bool:
+            nonlocal found
+            request = FindCoordinatorRequest(key_type=kind, coordinator_keys=[key])
+            (answer,) = self.to(self.home).ask(request, 4).coordinators
+            found = answer.node_id if answer.error_code == ErrorCode.NONE else NO_BROKER
+            return bool(answer.error_code != ErrorCode.COORDINATOR_NOT_AVAILABLE)
+
+        until(is_found, f"the coordinator of {key}")
+        return found
+
+    def leader(self, place: Place) -> int:
+        """Return the leader of a partition, once there is one.
+
+        `NO_BROKER` for a partition that does not exist.
+        """
+        topic, partition = place
+        by_id = isinstance(topic, uuid.UUID)
+        asked = MetadataRequestTopic(
+            topic_id=topic if by_id else ZERO_UUID, name=None if by_id else topic
+        )
+        found = NO_BROKER
+
+        def is_known() -> bool:
+            nonlocal found
+            (described,) = self._topics(self.home, [asked])
+            leaders = {one.partition_index: one.leader_id for one in described.partitions}
+            found = leaders.get(partition, NO_BROKER)
+            return found != NO_BROKER or partition not in leaders
+
+        until(is_known, f"a leader of {topic}-{partition}")
+        return found
+
+    def name_on(self, kind: int, broker_id: int, prefix: str) -> str:
+        """Return a group, or a transactional id, that a broker coordinates."""
+        names = (f"{prefix}-{number}" for number in range(1000))
+        return next(name for name in names if self.coordinator(kind, name) == broker_id)
+
+    def _ask_leaders(self, request: Struct, ask_one: Callable[[int, Struct], Any]) -> Any:
         places = list(partitions_of(request))
-        leaders = {at: max(self._leader(*at), 0) for at in places}
+        leaders = {place: self._or_home(self.leader(place)) for place in places}
         answers = [
-            self._ask_one(
-                broker,
-                _with_parts(request, {at for at in places if leaders[at] == broker}),
-                response,
-                **options,
+            ask_one(
+                broker_id,
+                _with_parts(request, {place for place in places if leaders[place] == broker_id}),
             )
-            for broker in sorted(set(leaders.values()))
+            for broker_id in sorted(set(leaders.values()))
         ]
         if not answers:
-            return self._ask_one(0, request, response, **options)
+            return ask_one(self.home, request)
         return answers[0] if len(answers) == 1 else _joined(answers, places)
 
     def _broker_for(self, request: Struct) -> int:
         found: set[int] = set()
         if isinstance(request, transactions.WriteTxnMarkersRequest):
-            places = [at for marker in request.markers for at in partitions_of(marker)]
-            found = {self._leader(*at) for at in places}
+            places = [place for marker in request.markers for place in partitions_of(marker)]
+            found = {self.leader(place) for place in places}
         elif type(request) in OF_COORDINATORS:
             kind, keys_of = OF_COORDINATORS[type(request)]
-            found = {self._coordinator(kind, key) for key in keys_of(request) if key}
-        found.discard(-1)
+            found = {self.coordinator(kind, key) for key in keys_of(request) if key}
+        found.discard(NO_BROKER)
         assert len(found) <= 1, f"for brokers {found}: {request}"
-        return found.pop() if found else 0
+        return self._or_home(found.pop() if found else NO_BROKER)
 
-    def _coordinator(self, kind: int, key: str) -> int:
-        """Return the broker, -1 if there is none."""
-        request = FindCoordinatorRequest(key_type=kind, coordinator_keys=[key])
-        answer = Connection.call(self, request, FindCoordinatorResponse, version=4)
-        (one,) = answer.coordinators
-        return int(one.node_id) if one.error_code == ErrorCode.NONE else -1
+    def _or_home(self, broker_id: int) -> int:
+        return self.home if broker_id == NO_BROKER else broker_id
 
-    def _leader(self, topic: str | uuid.UUID, partition: int) -> int:
-        """Return the broker, as soon as there is one; -1 for a partition that does not exist."""
-        leader = -1
-
-        def is_known() -> bool:
-            nonlocal leader
-            leaders = self._leaders(topic)
-            leader = leaders.get(partition, -1)
-            return leader >= 0 or partition not in leaders
-
-        until(is_known, f"a leader of {topic}-{partition} known")
-        return leader
-
-    def _leaders(self, topic: str | uuid.UUID) -> dict[int, int]:
-        by_id = isinstance(topic, uuid.UUID)
-        asked = MetadataRequestTopic(
-            topic_id=topic if by_id else ZERO_UUID, name=None if by_id else topic
-        )
-        (found,) = self._metadata(self, [asked]).topics
-        return {int(part.partition_index): int(part.leader_id) for part in found.partitions}
-
-    def _metadata(self, speaker: Connection, topics: list[MetadataRequestTopic]) -> Any:
-        request = MetadataRequest(topics=topics, allow_auto_topic_creation=False)
-        return Connection.call(speaker, request, MetadataResponse, version=12)
+    def _topics(self, broker_id: int, asked: list[MetadataRequestTopic]) -> Any:
+        request = MetadataRequest(topics=asked, allow_auto_topic_creation=False)
+        return self.to(broker_id).ask(request, 12).topics
 
     def _await_topics(self, names: list[str]) -> None:
         """Wait until every broker knows new topics, and the leader of each partition."""
         asked = [MetadataRequestTopic(name=name) for name in names]
 
-        def are_known(broker: int) -> bool:
-            found = self._metadata(self._to(broker), asked).topics
+        def are_known(broker_id: int) -> bool:
             return all(
                 topic.error_code == ErrorCode.NONE
                 and all(part.error_code == ErrorCode.NONE for part in topic.partitions)
-                for topic in found
+                for topic in self._topics(broker_id, asked)
             )
 
-        for broker in range(len(self._ports)):
-            until(lambda broker=broker: are_known(broker), f"{names} known to broker {broker}")
+        for broker_id in range(len(self._ports)):
+            until(lambda number=broker_id: are_known(number), f"{names} at broker {broker_id}")
 
 
 Place = tuple[str | uuid.UUID, int]

@@ -69,6 +69,11 @@ class Brokers:
             until(lambda: is_so(admin), f"broker {broker_id} says so")
 
     @property
+    def ports(self) -> list[int]:
+        """The ports of all brokers, in the order of their ids."""
+        return [one.port for one in self.brokers]
+
+    @property
     def controller(self) -> int:
         """The controller, as the brokers say."""
         with Admin(self.bootstrap) as admin:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from plog.client.admin import Admin
 from plog.errors import ErrorCode
@@ -13,10 +12,10 @@ from plog.protocol.messages.transactions import TransactionState
 from plog.types import TopicPartition
 from tests.cluster.marker_proxy import MarkerProxy
 from tests.cluster.processes import Brokers
-from tests.cluster.routed import Routed
 from tests.compat.clients import read_all
 from tests.coordinator.conftest import GROUP, TRANSACTION, await_coordinator
 from tests.handlers.wire import fetch_request, fetched, fresh_name
+from tests.routed import Routed
 from tests.servers import free_port
 from tests.transactions.transactor import COMMITTED, Transactor, committed_offset, read
 from tests.waiting import until
@@ -83,6 +82,7 @@ class Play:
 
     def __init__(
         self,
+        brokers: Brokers,
         wire: Routed,
         parts: Parts,
         *,
@@ -90,12 +90,12 @@ class Play:
         own_epochs: bool,
         timeout_ms: int = 60_000,
     ) -> None:
-        self.wire: Any = wire
+        self.brokers, self.wire = brokers, wire
         topic = fresh_name()
-        with Admin(wire.brokers.bootstrap) as admin:
+        with Admin(brokers.bootstrap) as admin:
             admin.create_topic(topic, partitions=3)
         for broker_id in IDS:
-            wire.brokers.admin_until(broker_id, lambda admin: topic in admin.topics())
+            brokers.admin_until(broker_id, lambda admin: topic in admin.topics())
         places = [TopicPartition(topic, number) for number in range(3)]
         self.places = {wire.leader(at): at for at in places}
         assert sorted(self.places) == list(IDS)
@@ -189,7 +189,7 @@ class Play:
         for broker_id, at in self.places.items():
             until(lambda number=broker_id: not self.is_open(number), f"{at} is stable")
             assert self.seen(broker_id) == list(values)
-            others = read_all(self.wire.brokers.bootstrap, *at, "read_committed")
+            others = read_all(self.brokers.bootstrap, *at, "read_committed")
             assert [record.value for _, record in others] == list(values)
         assert self.offset() == offset
 

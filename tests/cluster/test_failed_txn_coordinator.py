@@ -17,12 +17,12 @@ from plog.errors import ErrorCode
 from plog.protocol.api_keys import ApiKey
 from plog.protocol.messages.producers import InitProducerIdRequest
 from tests.cluster.marker_proxy import MarkerProxy
-from tests.cluster.routed import Routed
 from tests.cluster.spanning import IDS, NONE, Cluster, Parts, Play, at_last
 from tests.compat.clients import read_all
 from tests.compat.live_kafka import ZooKeeper
 from tests.coordinator.conftest import TRANSACTION
 from tests.handlers.wire import fresh_name
+from tests.routed import Routed
 from tests.servers import BrokerProcess
 from tests.transactions.transactor import Transactor
 from tests.waiting import until
@@ -76,7 +76,7 @@ def parts(cluster: Cluster, request: pytest.FixtureRequest) -> Parts:
 
 @pytest.fixture
 def wire(cluster: Cluster, parts: Parts) -> Iterator[Routed]:
-    with closing(Routed(cluster, parts.third)) as routed:
+    with closing(Routed(cluster.ports, home=parts.third)) as routed:
         yield routed
 
 
@@ -122,7 +122,7 @@ def open_and_kill(cluster: Cluster, play: Play, coordinator: int) -> None:
 def test_transaction_goes_on_after_its_coordinator_died_before_prepare(
     cluster: Cluster, parts: Parts, wire: Routed, own_epochs: bool, commit: bool
 ) -> None:
-    play = Play(wire, parts, group_on=parts.third, own_epochs=own_epochs)
+    play = Play(cluster, wire, parts, group_on=parts.third, own_epochs=own_epochs)
     open_and_kill(cluster, play, parts.coordinator)
     restart(cluster, parts.coordinator)
     assert play.described().transaction_state == "Ongoing"
@@ -152,7 +152,7 @@ def is_fenced(play: Play, old: Transactor) -> None:
 def test_transaction_is_aborted_by_the_next_producer_after_its_coordinator_died(
     cluster: Cluster, parts: Parts, wire: Routed, own_epochs: bool
 ) -> None:
-    play = Play(wire, parts, group_on=parts.third, own_epochs=own_epochs)
+    play = Play(cluster, wire, parts, group_on=parts.third, own_epochs=own_epochs)
     open_and_kill(cluster, play, parts.coordinator)
     old = replace(play.one, sequences=dict(play.one.sequences))
     restart(cluster, parts.coordinator)
@@ -168,7 +168,7 @@ def test_transaction_times_out_after_its_coordinator_died(
     cluster: Cluster, parts: Parts, wire: Routed, own_epochs: bool
 ) -> None:
     coordinator = cluster[parts.coordinator]
-    play = Play(wire, parts, group_on=parts.third, own_epochs=own_epochs, timeout_ms=1)
+    play = Play(cluster, wire, parts, group_on=parts.third, own_epochs=own_epochs, timeout_ms=1)
     open_and_kill(cluster, play, parts.coordinator)
     rarely = coordinator.overrides[LOOK]
     coordinator.overrides[LOOK] = 100
@@ -201,7 +201,7 @@ def ends_again(before: Transactor, after: Transactor, *, commit: bool) -> None:
 def test_broker_that_was_away_gets_its_markers_from_a_restarted_coordinator(
     cluster: Cluster, parts: Parts, wire: Routed, away: Away, own_epochs: bool, commit: bool
 ) -> None:
-    play = Play(wire, parts, group_on=parts.away, own_epochs=own_epochs)
+    play = Play(cluster, wire, parts, group_on=parts.away, own_epochs=own_epochs)
     play.write(BEFORE, offset=1)
     play.one.finish(commit=True)
     play.write(b"open", offset=COMMITTED_OFFSET)
@@ -232,7 +232,7 @@ def test_client_goes_on_while_a_broker_lacks_its_marker(
     cluster: Cluster, parts: Parts, wire: Routed
 ) -> None:
     """librdkafka commits, and its next transaction waits for the markers."""
-    play = Play(wire, parts, group_on=parts.third, own_epochs=False)
+    play = Play(cluster, wire, parts, group_on=parts.third, own_epochs=False)
     name = wire.name_on(TRANSACTION, parts.coordinator, fresh_name())
     producer = ConfluentProducer(
         {"bootstrap.servers": cluster.bootstrap, "transactional.id": name, "linger.ms": 0}
@@ -265,7 +265,7 @@ def test_client_goes_on_while_a_broker_lacks_its_marker(
 def test_coordinator_that_died_before_complete_writes_its_markers_again(
     cluster: Cluster, parts: Parts, wire: Routed, own_epochs: bool, commit: bool
 ) -> None:
-    play = Play(wire, parts, group_on=parts.third, own_epochs=own_epochs)
+    play = Play(cluster, wire, parts, group_on=parts.third, own_epochs=own_epochs)
     proxy = cluster.proxies[parts.away]
     play.write(BEFORE, offset=1)
     play.one.finish(commit=True)
@@ -298,7 +298,7 @@ def markers_through(proxy: MarkerProxy) -> int:
 def test_late_marker_of_a_dead_coordinator_does_not_end_the_next_transaction(
     cluster: Cluster, parts: Parts, wire: Routed, own_epochs: bool
 ) -> None:
-    play = Play(wire, parts, group_on=parts.third, own_epochs=own_epochs)
+    play = Play(cluster, wire, parts, group_on=parts.third, own_epochs=own_epochs)
     proxy = cluster.proxies[parts.away]
     play.write(BEFORE, offset=1)
     play.one.finish(commit=True)
@@ -329,12 +329,12 @@ def test_late_marker_of_a_dead_coordinator_does_not_end_the_next_transaction(
 def test_producer_is_fenced_by_one_that_begins_at_another_broker(
     cluster: Cluster, parts: Parts, wire: Routed, own_epochs: bool
 ) -> None:
-    play = Play(wire, parts, group_on=parts.third, own_epochs=own_epochs)
+    play = Play(cluster, wire, parts, group_on=parts.third, own_epochs=own_epochs)
     play.write(BEFORE, offset=1)
     play.one.finish(commit=True)
     play.write(b"fenced", offset=COMMITTED_OFFSET)
     old = play.one
-    with closing(Routed(cluster, parts.away)) as elsewhere:
+    with closing(Routed(cluster.ports, home=parts.away)) as elsewhere:
         for broker_id in (parts.away, parts.third):
             asked = InitProducerIdRequest(
                 transactional_id=old.transactional_id, transaction_timeout_ms=60_000

@@ -17,7 +17,7 @@ import pytest
 
 from plog.client.assignors import ASSIGNORS, Subscription, decode_subscription
 from plog.client.group_consumer import GroupConsumer, OffsetAndMetadata
-from plog.protocol.messages.group_admin import DescribeGroupsRequest, DescribeGroupsResponse
+from plog.protocol.messages.group_admin import DescribeGroupsRequest
 from plog.types import NO_EPOCH, TopicPartition
 from tests.compat.clients import PATIENCE_S, Confluent, Sent
 from tests.compat.committed import TELLS_NO_EPOCH, as_committed, exchange
@@ -211,7 +211,7 @@ def told_of(broker: BrokerProcess, group: Members) -> list[Subscription]:
     """Return what the members told when they joined last, as plog's client reads it."""
     request = DescribeGroupsRequest(groups=[group.settings.group])
     with closing(speak(broker.port)) as wire:
-        (found,) = wire.call(request, DescribeGroupsResponse).groups
+        (found,) = wire.ask(request).groups
     assignor = ASSIGNORS[group.settings.assignor]
     return [decode_subscription(one.member_metadata, assignor) for one in found.members]
 

@@ -21,13 +21,13 @@ from plog.client.group_admin import GroupAdmin
 from plog.protocol.api_keys import ApiKey
 from plog.types import TopicPartition
 from tests.cluster.processes import Brokers
-from tests.cluster.routed import Routed
 from tests.compat.clients import Confluent, Sent, read_all
 from tests.compat.kafka_tools import TOOLS, Tools
 from tests.compat.live_kafka import KAFKA_3_9, ZooKeeper
 from tests.coordinator.conftest import GROUP, TRANSACTION
 from tests.group_members import member
 from tests.handlers.wire import NOW_MS
+from tests.routed import Routed
 from tests.transactions.hanging import leave_hanging
 from tests.transactions.transactor import Transactor, read
 from tests.waiting import until
@@ -67,7 +67,7 @@ def brokers(zookeeper: ZooKeeper, tmp_path_factory: pytest.TempPathFactory) -> I
 
 @pytest.fixture
 def routed(brokers: Brokers) -> Iterator[Routed]:
-    with closing(Routed(brokers)) as wire:
+    with closing(Routed(brokers.ports)) as wire:
         yield wire
 
 

@@ -8,7 +8,7 @@ import struct
 import time
 import uuid
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from plog._native import records
 from plog._native.records import Record
@@ -38,6 +38,9 @@ from plog.protocol.schema import Struct
 from plog.types import ZERO_UUID
 from tests import several_brokers
 
+if TYPE_CHECKING:
+    from tests.routed import Routed
+
 NOW_MS = int(time.time() * 1000)
 WAIT_MS = 60_000
 UNKNOWN_TOPIC = uuid.UUID(int=12345)
@@ -59,7 +62,7 @@ class Speaker(Connection):
         return self.call(request, response, version=version, wait_ms=wait_ms)
 
 
-def speak(port: int, *, client_id: str = "test") -> Speaker:
+def speak(port: int, *, client_id: str = "test") -> Speaker | Routed:
     ports = several_brokers.ports_of(port)
     if len(ports) > 1:
         from tests.routed import Routed  # it imports this module
