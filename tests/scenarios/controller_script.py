@@ -10,48 +10,12 @@ from __future__ import annotations
 import uuid
 from collections import deque
 
+from plog.cluster import controller_events as events
 from plog.cluster.controller_context import (
     ClusterContext,
     LiveBroker,
     PartitionState,
     Topic,
-)
-from plog.cluster.controller_events import (
-    BalanceTick,
-    BrokersRead,
-    CloseChannel,
-    DeletionsRead,
-    DropDeletions,
-    Effect,
-    ElectionsAsked,
-    ElectionType,
-    Event,
-    Failover,
-    Feed,
-    IsrsProposed,
-    LeaderAndIsrAnswered,
-    LoadTopics,
-    LoadUnclean,
-    LogDirFailed,
-    OpenChannel,
-    Outcome,
-    PartitionUpdate,
-    ProposedIsr,
-    ReadDeletions,
-    RemoveTopic,
-    Reply,
-    SendLeaderAndIsr,
-    SendStopReplica,
-    SendUpdateMetadata,
-    ShutdownAsked,
-    StatesWritten,
-    StopReplicaAnswered,
-    TopicNamesRead,
-    TopicRemoved,
-    TopicsRead,
-    UncleanEnabled,
-    UncleanRead,
-    WriteStates,
 )
 from plog.cluster.controller_machine import ControllerMachine
 from plog.cluster.state_changes import assignments_of
@@ -80,7 +44,7 @@ class ControllerScript:
         """`brokers 0@10 1@11`: these are live, with these epochs."""
         pairs = [tuple(map(int, one.split("@"))) for one in ids]
         self.brokers = {one: LiveBroker(one, epoch, ()) for one, epoch in pairs}
-        return self._feed(BrokersRead(self.brokers)) if self.machine else []
+        return self._feed(events.BrokersRead(self.brokers)) if self.machine else []
 
     def do_topic(self, name: str, *partitions: str) -> list[str]:
         """`topic a 0=0,1 1=1,0`: the topic's node is this; `id=N` gives it another id."""
@@ -93,13 +57,13 @@ class ControllerScript:
         if self.machine is None:
             return []
         if fresh:
-            return self._feed(TopicNamesRead(frozenset(self.topics)))
-        return self._feed(TopicsRead({name: self.topics[name]}))
+            return self._feed(events.TopicNamesRead(frozenset(self.topics)))
+        return self._feed(events.TopicsRead({name: self.topics[name]}))
 
     def do_vanish(self, name: str) -> list[str]:
         """`vanish a`: somebody removes the topic's nodes."""
         self._remove(name)
-        return self._feed(TopicNamesRead(frozenset(self.topics)))
+        return self._feed(events.TopicNamesRead(frozenset(self.topics)))
 
     def do_state(self, partition: str, *fields: str) -> list[str]:
         """`state a-0 leader=1 epoch=4 isr=1,0 version=7`: the store says so from now on."""
@@ -127,16 +91,16 @@ class ControllerScript:
             context.topics[name] = Topic(node.topic_id, assignments_of(node))
         context.states = {tp: s for tp, s in self.states.items() if tp.topic in self.topics}
         self.machine = ControllerMachine(context)
-        return self._feed(Failover(frozenset(self.deletions)))
+        return self._feed(events.Failover(frozenset(self.deletions)))
 
     def do_delete(self, *names: str) -> list[str]:
         self.deletions |= set(names)
-        return self._feed(DeletionsRead(frozenset(self.deletions)))
+        return self._feed(events.DeletionsRead(frozenset(self.deletions)))
 
     def do_took_up(self, broker: str, *fields: str) -> list[str]:
         """`took-up 1 online=a-0 offline=a-1`: the answer to LeaderAndIsr."""
         values = dict(one.split("=") for one in fields)
-        answer = LeaderAndIsrAnswered(
+        answer = events.LeaderAndIsrAnswered(
             int(broker),
             int(values.get("epoch", self._epoch(broker))),
             _partitions(values.get("online", "")),
@@ -148,7 +112,7 @@ class ControllerScript:
         """`deleted 1 a-0,a-1 failed=a-2`: the answer to StopReplica."""
         done = ",".join(one for one in fields if "=" not in one)
         values = dict(one.split("=") for one in fields if "=" in one)
-        answer = StopReplicaAnswered(
+        answer = events.StopReplicaAnswered(
             int(broker),
             int(values.get("epoch", self._epoch(broker))),
             _partitions(done),
@@ -157,25 +121,27 @@ class ControllerScript:
         return self._feed(answer)
 
     def do_log_dir_failed(self, *brokers: str) -> list[str]:
-        return self._feed(LogDirFailed(tuple(map(int, brokers))))
+        return self._feed(events.LogDirFailed(tuple(map(int, brokers))))
 
     def do_elect(self, kind: str, *partitions: str) -> list[str]:
         """`elect preferred a-0,a-1` or `elect unclean` (all partitions)."""
         self.token += 1
         asked = _partitions(partitions[0]) if partitions else None
-        return self._feed(ElectionsAsked(ElectionType[kind.upper()], asked, self.token))
+        return self._feed(
+            events.ElectionsAsked(events.ElectionType[kind.upper()], asked, self.token)
+        )
 
     def do_shutdown(self, broker: str, *epoch: str) -> list[str]:
         self.token += 1
         number = int(epoch[0]) if epoch else self._epoch(broker)
-        return self._feed(ShutdownAsked(int(broker), number, self.token))
+        return self._feed(events.ShutdownAsked(int(broker), number, self.token))
 
     def do_propose(self, broker: str, partition: str, *fields: str) -> list[str]:
         """`propose 1 a-0 isr=1@11,0 epoch=0 version=0`: AlterPartition of the leader."""
         self.token += 1
         values = dict(one.split("=") for one in fields)
         members = [one.partition("@") for one in values["isr"].split(",")]
-        proposed = ProposedIsr(
+        proposed = events.ProposedIsr(
             tuple(int(one) for one, _, _ in members),
             tuple(int(epoch or -1) for _, _, epoch in members),
             int(values["epoch"]),
@@ -184,7 +150,7 @@ class ControllerScript:
         )
         number = int(values.get("broker-epoch", self._epoch(broker)))
         isrs = {_partition(partition): proposed}
-        return self._feed(IsrsProposed(int(broker), number, isrs, self.token))
+        return self._feed(events.IsrsProposed(int(broker), number, isrs, self.token))
 
     def do_lose_answer(self) -> list[str]:
         """The answer to the next write is lost: it is done, and the controller finds a conflict."""
@@ -192,10 +158,10 @@ class ControllerScript:
         return []
 
     def do_tick(self, percentage: str) -> list[str]:
-        return self._feed(BalanceTick(int(percentage)))
+        return self._feed(events.BalanceTick(int(percentage)))
 
     def do_unclean_enabled(self, *topic: str) -> list[str]:
-        return self._feed(UncleanEnabled(topic[0] if topic else None))
+        return self._feed(events.UncleanEnabled(topic[0] if topic else None))
 
     def do_show(self) -> list[str]:
         """What the controller believes."""
@@ -215,66 +181,66 @@ class ControllerScript:
         known = self.brokers.get(int(broker))
         return known.epoch if known else -1
 
-    def _feed(self, event: Event) -> list[str]:
+    def _feed(self, event: events.Event) -> list[str]:
         assert self.machine is not None
         lines: list[str] = []
-        events, later = deque([event]), deque[Event]()
-        while events or later:
-            for effect in self.machine.on((events or later).popleft()):
-                if isinstance(effect, Feed):
+        first, later = deque([event]), deque[events.Event]()
+        while first or later:
+            for effect in self.machine.on((first or later).popleft()):
+                if isinstance(effect, events.Feed):
                     later.append(effect.event)
                     continue
                 line, answer = self._execute(effect)
                 lines += line
                 if answer is not None:
-                    events.append(answer)
+                    first.append(answer)
         if self.must_read_deletions:
             self.must_read_deletions = False
-            lines += self._feed(DeletionsRead(frozenset(self.deletions)))
+            lines += self._feed(events.DeletionsRead(frozenset(self.deletions)))
         return lines
 
-    def _execute(self, effect: Effect) -> tuple[list[str], Event | None]:
+    def _execute(self, effect: events.Effect) -> tuple[list[str], events.Event | None]:
         match effect:
-            case WriteStates():
+            case events.WriteStates():
                 return self._write(effect)
-            case SendLeaderAndIsr(broker, updates):
+            case events.SendLeaderAndIsr(broker, updates):
                 return [f"leader-and-isr -> {broker}", *map(_update_line, updates)], None
-            case SendUpdateMetadata(brokers, updates, live, is_full):
+            case events.SendUpdateMetadata(brokers, updates, live, is_full):
                 alive = _list(one.id for one in live)
                 return [
                     f"update-metadata -> {_list(brokers)} live={alive}" + " full" * is_full,
                     *map(_update_line, updates),
                 ], None
-            case SendStopReplica(broker, partitions, epochs, delete):
+            case events.SendStopReplica(broker, partitions, epochs, delete):
                 which = " ".join(
                     f"{tp}@{epoch}" for tp, epoch in zip(partitions, epochs, strict=True)
                 )
                 return [f"stop-replica -> {broker} delete={delete} {which}"], None
-            case LoadTopics(names):
+            case events.LoadTopics(names):
                 nodes = {name: self.topics.get(name) for name in names}
-                return [f"load-topics {' '.join(names)}"], TopicsRead(nodes)
-            case LoadUnclean(names):
+                return [f"load-topics {' '.join(names)}"], events.TopicsRead(nodes)
+            case events.LoadUnclean(names):
                 allowed = {name: name in self.unclean for name in names}
-                return [f"load-unclean {' '.join(names)}"], UncleanRead(allowed)
-            case RemoveTopic(name):
+                return [f"load-unclean {' '.join(names)}"], events.UncleanRead(allowed)
+            case events.RemoveTopic(name):
                 self._remove(name)
                 self.deletions.discard(name)
-                return [f"remove-topic {name}"], TopicRemoved(name)
-            case DropDeletions(names):
+                return [f"remove-topic {name}"], events.TopicRemoved(name)
+            case events.DropDeletions(names):
                 self.deletions -= set(names)
                 return [f"drop-deletions {' '.join(names)}"], None
-            case ReadDeletions():
+            case events.ReadDeletions():
                 self.must_read_deletions = True
                 return ["read-deletions"], None
-            case OpenChannel(broker):
+            case events.OpenChannel(broker):
                 return [f"open-channel {broker.id}@{broker.epoch}"], None
-            case CloseChannel(broker_id):
+            case events.CloseChannel(broker_id):
                 return [f"close-channel {broker_id}"], None
-            case Reply(token, results, error):
+            case events.Reply(token, results, error):
                 codes = " ".join(f"{tp}={_outcome(one)}" for tp, one in sorted(results.items()))
                 return [f"reply {token} {error.name} {codes}".rstrip()], None
 
-    def _write(self, effect: WriteStates) -> tuple[list[str], Event]:
+    def _write(self, effect: events.WriteStates) -> tuple[list[str], events.Event]:
         lines, written, conflicts = [], [], {}
         for write in effect.writes:
             found = self.states.get(write.partition)
@@ -291,14 +257,14 @@ class ControllerScript:
             else:
                 written.append(write)
         self.answer_is_lost = False
-        return lines, StatesWritten(tuple(written), conflicts, effect.token)
+        return lines, events.StatesWritten(tuple(written), conflicts, effect.token)
 
     def _remove(self, name: str) -> None:
         self.topics.pop(name, None)
         self.states = {tp: state for tp, state in self.states.items() if tp.topic != name}
 
 
-def _outcome(outcome: Outcome) -> str:
+def _outcome(outcome: events.Outcome) -> str:
     if isinstance(outcome, PartitionState):
         return f"[{_state(outcome)}]"
     return outcome.name
@@ -311,7 +277,7 @@ def _state(state: PartitionState) -> str:
     )
 
 
-def _update_line(update: PartitionUpdate) -> str:
+def _update_line(update: events.PartitionUpdate) -> str:
     line = (
         f"  {update.partition} {_state(update.state)} replicas={_list(update.assignment.replicas)}"
     )
