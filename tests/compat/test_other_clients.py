@@ -51,7 +51,8 @@ class KafkaJs(Program):
     def build_command(self, made: Path) -> list[str]:
         for source in self.sources:
             shutil.copy(source, made)
-        return ["npm", "ci", "--prefix", str(made), "--no-audit", "--no-fund"]
+        # npm takes a path with a link in it for another project.
+        return ["npm", "ci", "--prefix", str(made.resolve()), "--no-audit", "--no-fund"]
 
     def run_command(self, directory: Path) -> list[str]:
         return ["node", str(directory / "main.js")]
