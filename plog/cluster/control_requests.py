@@ -20,7 +20,7 @@ from plog.cluster.controller_events import (
     SendUpdateMetadata,
     StopReplicaAnswered,
 )
-from plog.cluster.znodes import Endpoint
+from plog.cluster.znodes import SECURITY_PROTOCOLS, Endpoint
 from plog.errors import ErrorCode
 from plog.protocol.messages.replication import (
     LeaderAndIsrLiveLeader,
@@ -43,10 +43,6 @@ from plog.types import TopicPartition
 
 ControlRequest: TypeAlias = LeaderAndIsrRequest | UpdateMetadataRequest | StopReplicaRequest
 ControlResponse: TypeAlias = LeaderAndIsrResponse | UpdateMetadataResponse | StopReplicaResponse
-
-SECURITY_PROTOCOLS: Final = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL": 3}
-"""Kafka's numbers for security protocols."""
-
 
 INCREMENTAL: Final = 1
 FULL: Final = 2

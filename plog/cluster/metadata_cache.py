@@ -16,8 +16,8 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from plog.cluster.control_fence import ControlFence
-from plog.cluster.control_requests import FULL, SECURITY_PROTOCOLS
-from plog.cluster.znodes import LEADER_DURING_DELETE, NO_LEADER, Endpoint
+from plog.cluster.control_requests import FULL
+from plog.cluster.znodes import LEADER_DURING_DELETE, NO_LEADER, SECURITY_PROTOCOLS, Endpoint
 from plog.errors import ErrorCode, KafkaError
 from plog.protocol.messages.replication import (
     UpdateMetadataPartitionState,

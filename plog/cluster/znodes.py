@@ -175,6 +175,13 @@ class MalformedNode(PlogError):
     """A node of the store does not hold what Kafka would have written."""
 
 
+SECURITY_PROTOCOLS: Final = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL": 3}
+"""Kafka's numbers for security protocols."""
+
+MAX_PORT: Final = 65_535
+MAX_INT32: Final = 2**31 - 1
+
+
 @dataclass(frozen=True, slots=True)
 class Endpoint:
     """Where a listener of a broker is reached, as clients are told."""
@@ -194,9 +201,19 @@ class Endpoint:
         """Read `LISTENER://host:port`, or raise MalformedNode."""
         listener, found, address = text.partition("://")
         host, colon, port = address.rpartition(":")
-        if not (found and colon and listener and port.isdigit()):
+        if not (found and colon and listener):
             raise MalformedNode(f"not an endpoint: {text!r}")
-        return Endpoint(listener, host.strip("[]"), int(port), protocols.get(listener, listener))
+        return Endpoint.of(listener, host.strip("[]"), port, protocols.get(listener, listener))
+
+    @staticmethod
+    def of(listener: str, host: object, port: object, security_protocol: str) -> Endpoint:
+        """Return an endpoint if clients can be told it, or raise MalformedNode."""
+        number = _int32(port)
+        if security_protocol not in SECURITY_PROTOCOLS:
+            raise MalformedNode(f"unknown security protocol: {security_protocol!r}")
+        if not (isinstance(host, str) and host and number <= MAX_PORT):
+            raise MalformedNode(f"not an address: {host!r}:{number}")
+        return Endpoint(listener, host, number, security_protocol)
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,8 +254,9 @@ class BrokerNode:
         """Read versions 1 (0.8) to 5, or raise MalformedNode."""
         with _reading(data) as fields:
             if fields["version"] == 1:
+                host, port = fields["host"], fields["port"]
                 endpoints: tuple[Endpoint, ...] = (
-                    Endpoint("PLAINTEXT", fields["host"], fields["port"]),
+                    Endpoint.of("PLAINTEXT", host, port, "PLAINTEXT"),
                 )
             else:
                 protocols = fields.get("listener_security_protocol_map", {})
@@ -250,7 +268,7 @@ class BrokerNode:
             return BrokerNode(
                 endpoints,
                 int(fields["timestamp"]),
-                fields.get("rack"),
+                _rack(fields.get("rack")),
                 fields["jmx_port"],
                 features,
             )
@@ -278,7 +296,7 @@ class ControllerNode:
     def decode(data: bytes) -> ControllerNode:
         """Read version 1 or 2; only the broker id must be there."""
         with _reading(data) as fields:
-            return ControllerNode(int(fields["brokerid"]), int(fields.get("timestamp", -1)))
+            return ControllerNode(_int32(fields["brokerid"]), int(fields.get("timestamp", -1)))
 
 
 def encode_controller_epoch(epoch: int) -> bytes:
@@ -288,8 +306,8 @@ def encode_controller_epoch(epoch: int) -> bytes:
 
 def decode_controller_epoch(data: bytes) -> int:
     """Read /controller_epoch, or raise MalformedNode."""
-    if not data.isdigit():
-        raise MalformedNode(f"not a controller epoch: {data!r}")
+    if not data.isdigit() or len(data) > 10 or int(data) >= MAX_INT32:
+        raise MalformedNode(f"not what Kafka writes: {data[:200]!r}")
     return int(data)
 
 
@@ -328,9 +346,12 @@ class TopicNode:
         """Read versions 1 (0.8) to 3, or raise MalformedNode."""
         with _reading(data) as fields:
             text = fields.get("topic_id")
+            partitions = _replicas(fields["partitions"])
+            if not partitions or not all(partitions.values()):
+                raise ValueError("no partitions, or one without replicas")
             return TopicNode(
                 None if text is None else uuid_from_text(text),
-                _replicas(fields["partitions"]),
+                partitions,
                 _replicas(fields.get("adding_replicas", {})),
                 _replicas(fields.get("removing_replicas", {})),
             )
@@ -364,11 +385,11 @@ class PartitionStateNode:
         """Read version 1, or raise MalformedNode."""
         with _reading(data) as fields:
             return PartitionStateNode(
-                int(fields["controller_epoch"]),
-                int(fields["leader"]),
-                int(fields["leader_epoch"]),
-                tuple(int(replica) for replica in fields["isr"]),
-                int(fields.get("leader_recovery_state", 0)),
+                _int32(fields["controller_epoch"]),
+                _int32(fields["leader"], LEADER_DURING_DELETE),
+                _int32(fields["leader_epoch"]),
+                _broker_ids(fields["isr"]),
+                _int32(fields.get("leader_recovery_state", 0)),
             )
 
 
@@ -517,10 +538,33 @@ def _encode(fields: Mapping[str, object]) -> bytes:
 
 
 def _replicas(fields: Mapping[str, Sequence[int]]) -> dict[int, tuple[int, ...]]:
-    return {
-        int(index): tuple(int(replica) for replica in replicas)
-        for index, replicas in sorted(fields.items(), key=lambda item: int(item[0]))
-    }
+    replicas = {_int32(index): _broker_ids(ids) for index, ids in fields.items()}
+    return dict(sorted(replicas.items()))
+
+
+def _broker_ids(ids: object) -> tuple[int, ...]:
+    if not isinstance(ids, list):
+        raise TypeError(f"not a list: {ids!r}")
+    return tuple(map(_int32, ids))
+
+
+def _rack(value: object) -> str | None:
+    if not isinstance(value, str | None):
+        raise TypeError(f"not a rack: {value!r}")
+    return value
+
+
+def _int32(value: object, least: int = 0) -> int:
+    """Return a number that the protocol can carry, which JSON may hold as a text."""
+    if not isinstance(value, int | str) or isinstance(value, bool):
+        raise TypeError(f"not a whole number: {value!r}")
+    if not least <= (number := int(value)) <= MAX_INT32:
+        raise ValueError(f"{number} is below {least} or above {MAX_INT32}")
+    return number
+
+
+FAULTS = KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError
+"""What comes of JSON of another shape, or of numbers beyond all bounds."""
 
 
 @contextlib.contextmanager
@@ -531,5 +575,6 @@ def _reading(data: bytes) -> Iterator[dict[str, Any]]:
         if not isinstance(fields, dict):
             raise MalformedNode(f"not a JSON object: {data[:200]!r}")
         yield fields
-    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as fault:
-        raise MalformedNode(f"not what Kafka writes: {data[:200]!r}: {fault!r}") from fault
+    except FAULTS as fault:
+        # The fault may quote all of a long text.
+        raise MalformedNode(f"not what Kafka writes: {data[:200]!r}: {fault!r:.200}") from fault

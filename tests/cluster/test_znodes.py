@@ -123,7 +123,7 @@ BROKEN = [
     b"{", b"\xff", b"[]", b"1x", b"null", b"{}", b'{"version":1}', b'{"version":"x","brokerid":"x"}',
     b'{"version":3,"partitions":{"x":1},"topic_id":"x"}', b'{"version":1,"config":[]}',
     b'{"version":2,"entity_path":"topics"}', b'{"version":5,"endpoints":["x"],"timestamp":"1"}',
-    b'{"version":1,"partitions":[1]}',
+    b'{"version":1,"partitions":[1]}', b"\xc2\xb2",
     b"[" * 100_000,
 ]  # fmt: skip
 
@@ -133,6 +133,37 @@ BROKEN = [
 def test_broken_text_is_malformed_node(decode, data: bytes) -> None:
     with pytest.raises(MalformedNode):
         decode(data)
+
+
+STATE_TEXT = '{"controller_epoch":1,"leader":0,"version":1,"leader_epoch":0,"isr":[0]}'
+BROKER_TEXT = '{"version":5,"endpoints":["PLAINTEXT://h:1"],"jmx_port":-1,"timestamp":"1"}'
+WRONG_VALUES = [
+    *((PartitionStateNode.decode, STATE_TEXT, '"leader_epoch":0', f'"leader_epoch":{value}')
+      for value in ("-1", "1e999", "2147483648", "1.5", "true", "null", "NaN")),
+    *((PartitionStateNode.decode, STATE_TEXT, "[0]", value) for value in ('"0"', "[1e999]", "{}", "[4294967296]")),
+    *((TopicNode.decode, '{"version":1,"partitions":{"0":[0]}}', '{"0":[0]}', value)
+      for value in ("{}", '{"0":[]}', '{"-1":[0]}', '{"0":"0"}', '{"0":[-1]}', '{"2147483648":[0]}', '{"0":[1e999]}')),
+    *((BrokerNode.decode, BROKER_TEXT, "PLAINTEXT://h:1", value)
+      for value in ("X://h:1", "PLAINTEXT://h:65536", "PLAINTEXT://:1", "PLAINTEXT://h:\u00b2")),
+    (BrokerNode.decode, BROKER_TEXT, '"jmx_port"', '"rack":7,"jmx_port"'),
+    *((BrokerNode.decode, '{"version":1,"host":"h","port":1,"jmx_port":-1,"timestamp":"1"}', '"h","port":1', value)
+      for value in ('null,"port":1', '"h","port":null', '"h","port":"1x"')),
+    (ControllerNode.decode, '{"brokerid":1}', "1", "1e999"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("decode", "text", "before", "after"), WRONG_VALUES)
+def test_value_that_kafka_would_not_write_is_malformed_node(decode, text, before, after) -> None:
+    decode(text.encode())
+    with pytest.raises(MalformedNode):
+        decode(text.replace(before, after).encode())
+
+
+def test_error_quotes_the_beginning_of_a_long_text_only() -> None:
+    text = b'{"brokerid":"%s"}' % (b"x" * 100_000)
+    with pytest.raises(MalformedNode) as caught:
+        ControllerNode.decode(text)
+    assert len(str(caught.value)) < 1_000
 
 
 @pytest.mark.parametrize("text", [t for _, t in TEXTS if t.startswith("{")])
