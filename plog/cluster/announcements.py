@@ -73,7 +73,7 @@ def leader_and_isr(
     new: Collection[TopicPartition] = (),
 ) -> list[Effect]:
     """Tell a broker what it leads and follows, if it does."""
-    updates = updates_of(context, partitions, new)
+    updates = tuple(one for one in updates_of(context, partitions, new) if one.state.is_readable)
     if not updates:
         return []
     leaders = {one.state.leader for one in updates} & context.brokers.keys()

@@ -88,7 +88,7 @@ class Controller:
         process lead and follow as it ordered.
         """
         self._thread.start()
-        self._enqueue("start", self.loop.on_start)
+        self._enqueue("elect", self.loop.elect)
         return self.loop.joined
 
     def stand(self) -> None:

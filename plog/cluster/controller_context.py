@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from plog.cluster.znodes import NO_LEADER, Endpoint, PartitionStateNode
-from plog.types import TopicPartition
+from plog.types import NO_EPOCH, TopicPartition
 
 
 class LiveBroker(NamedTuple):
@@ -25,7 +25,10 @@ class LiveBroker(NamedTuple):
 
 
 class PartitionState(NamedTuple):
-    """A partition's state node and its version, the partition epoch."""
+    """A partition's state node and its version, the partition epoch.
+
+    That of a node that nobody can read names no leader, and no epoch to go on from.
+    """
 
     leader: int
     leader_epoch: int
@@ -33,6 +36,16 @@ class PartitionState(NamedTuple):
     controller_epoch: int
     partition_epoch: int
     leader_recovery_state: int = 0
+
+    @property
+    def is_readable(self) -> bool:
+        """Whether the node could be read: otherwise the controller must not write over it."""
+        return self.leader_epoch != NO_EPOCH
+
+    @staticmethod
+    def unreadable(version: int) -> PartitionState:
+        """Return what stands for a node that cannot be read."""
+        return PartitionState(NO_LEADER, NO_EPOCH, (), NO_EPOCH, version)
 
     def to_node(self) -> PartitionStateNode:
         """Return what the node holds; its version is the store's to count."""
@@ -85,6 +98,11 @@ class ClusterContext:
     epoch: int
     brokers: dict[int, LiveBroker] = field(default_factory=dict)
     topics: dict[str, Topic] = field(default_factory=dict)
+    unreadable: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    """Topics whose nodes cannot be read, and the partitions that have a node.
+
+    `topics` has those that were read before, as they were then.
+    """
     states: dict[TopicPartition, PartitionState] = field(default_factory=dict)
     offline_replicas: set[tuple[int, TopicPartition]] = field(default_factory=set)
     """Replicas of live brokers whose log is not usable (failed directory, damage)."""
@@ -133,6 +151,10 @@ class ClusterContext:
         replicas = self.assignment(partition).replicas
         return tuple(r for r in replicas if not self.is_online(r, partition))
 
+    def topic_names(self) -> set[str]:
+        """Return the names of all topics."""
+        return {*self.topics, *self.unreadable}
+
     def has_leader(self, partition: TopicPartition) -> bool:
         """Tell whether the partition has a leader that can serve."""
         state = self.states.get(partition)
@@ -148,3 +170,4 @@ class ClusterContext:
             self.states.pop(partition, None)
         self.offline_replicas = {one for one in self.offline_replicas if one[1].topic != name}
         self.topics.pop(name, None)
+        self.unreadable.pop(name, None)

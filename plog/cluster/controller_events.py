@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple, TypeAlias
 
@@ -69,9 +69,13 @@ class TopicNamesRead:
 
 @dataclass(frozen=True, slots=True)
 class TopicsRead:
-    """Assignments of some topics; None where the node is gone again."""
+    """Assignments of some topics; None where the node is gone again.
+
+    `unreadable`: topics whose nodes cannot be read, and the partitions that have a node.
+    """
 
     topics: Mapping[str, TopicNode | None]
+    unreadable: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +92,13 @@ class StatesWritten:
     written: tuple[StateWrite, ...]
     conflicts: Mapping[TopicPartition, PartitionState | None]
     token: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StatesRead:
+    """The states of some partitions; None where there is none (yet)."""
+
+    states: Mapping[TopicPartition, PartitionState | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +207,7 @@ Event: TypeAlias = (
     | TopicsRead
     | DeletionsRead
     | StatesWritten
+    | StatesRead
     | UncleanRead
     | LeaderAndIsrAnswered
     | StopReplicaAnswered
@@ -260,6 +272,13 @@ class LoadTopics:
     """Watch and read these topics. Answered by TopicsRead."""
 
     names: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LoadStates:
+    """Read the states of these partitions. Answered by StatesRead."""
+
+    partitions: tuple[TopicPartition, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,6 +347,7 @@ Effect: TypeAlias = (
     | SendUpdateMetadata
     | SendStopReplica
     | LoadTopics
+    | LoadStates
     | LoadUnclean
     | RemoveTopic
     | DropDeletions

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from typing import Any, Protocol
@@ -36,6 +36,7 @@ from plog.cluster.controller_events import (
     Failover,
     Feed,
     IsrsProposed,
+    LoadStates,
     LoadTopics,
     LoadUnclean,
     LogDirFailed,
@@ -48,15 +49,16 @@ from plog.cluster.controller_events import (
     SendStopReplica,
     SendUpdateMetadata,
     ShutdownAsked,
+    StatesRead,
     StatesWritten,
     TopicNamesRead,
     TopicRemoved,
-    TopicsRead,
     UncleanRead,
     WriteStates,
 )
 from plog.cluster.controller_machine import ControllerMachine
 from plog.cluster.controller_store import ControllerMoved, ControllerStore
+from plog.cluster.controller_topics import ControllerTopics
 from plog.cluster.state_changes import assignments_of
 from plog.cluster.store import NoNode, SessionLost, Store, StoreError, Watch
 from plog.cluster.znodes import MalformedNode
@@ -142,9 +144,9 @@ class ControllerLoop:
         self.joined.set_running_or_notify_cancel()  # its waiters cannot cancel it
         self.machine: ControllerMachine | None = None
         self._channels: dict[int, tuple[LiveBroker, BrokerChannel]] = {}
-        self._candidate_watches: list[Watch] = []
+        self._election_watches: dict[str, Watch] = {}
         self._watches: list[Watch] = []
-        self._topic_watches: dict[str, Watch] = {}
+        self._topics = ControllerTopics(store, self._nodes, enqueue=enqueue, feed=self.feed)
         self._futures: dict[int, Future[Any]] = {}
         self._next_token = 0
         self._next_balance_ms = 0
@@ -229,20 +231,34 @@ class ControllerLoop:
 
     # -- election ----------------------------------------------------------------------------
 
-    def on_start(self) -> None:
-        """Watch the controller's node, and take part in the election."""
-        self._candidate_watches = [
-            self._store.watch_data(
-                znodes.CONTROLLER, lambda event: self._enqueue("elect", self.elect)
-            ),
-        ]
-        self.elect()
-
     def elect(self) -> None:
-        """Become the controller if there is none; stop being it if another is."""
+        """Become the controller if there is none; stop being it if another is.
+
+        Where nobody can tell which is the case, it waits until the election's nodes change.
+        """
         self._retry_ms = None
+        self._watch_election(znodes.CONTROLLER)
         if not self._stands:
             return
+        try:
+            self._elect()
+        except MalformedNode as fault:
+            if self._watch_election(znodes.CONTROLLER_EPOCH):
+                self.elect()  # it may have been mended before the watch was armed
+                return
+            log.error("no controller can be elected: %s", fault)
+            self.resign()
+
+    def _watch_election(self, path: str) -> bool:
+        """Have a change of a node begin an election; return whether it did not before."""
+        if path in self._election_watches:
+            return False
+        self._election_watches[path] = self._store.watch_data(
+            path, self._enqueuer("elect", self.elect)
+        )
+        return True
+
+    def _elect(self) -> None:
         active = self._nodes.read_controller()
         if active is None and self.machine is not None:
             # Our node is gone, and others may have ruled since: what the machine knows is old.
@@ -278,10 +294,12 @@ class ControllerLoop:
         self._nodes.drop_notifications()
         deletions = self._deletions()  # before the topics, so that none is of one not yet read
         context = ClusterContext(self._broker_id, self._nodes.epoch, self._nodes.read_brokers())
-        for name, node in self._load_topics(self._nodes.topic_names()).items():
+        topics = self._topics.read(self._nodes.topic_names())
+        for name, node in topics.topics.items():
             if node is not None and node.topic_id is not None:
                 context.topics[name] = Topic(node.topic_id, assignments_of(node))
-        context.states = self._nodes.read_states([*context.partitions()])
+        context.unreadable.update(topics.unreadable)
+        context.states = self._topics.read_states([*context.partitions()])
         self.machine = ControllerMachine(context)
         self._next_balance_ms = self._clock.monotonic_ms() + FIRST_BALANCE_MS
         self.feed(Failover(deletions))
@@ -297,10 +315,10 @@ class ControllerLoop:
         """Be no controller any more: close the channels, and refuse open questions."""
         self.machine = None
         self.is_active.clear()
-        for watch in [*self._watches, *self._topic_watches.values()]:
+        for watch in self._watches:
             watch.cancel()
         self._watches.clear()
-        self._topic_watches.clear()
+        self._topics.cancel()
         for _, channel in self._channels.values():
             channel.close()
         self._channels.clear()
@@ -311,7 +329,7 @@ class ControllerLoop:
     def on_stop(self) -> None:
         """Give the role back, so that another broker is elected at once."""
         was_active = self.machine is not None
-        for watch in self._candidate_watches:
+        for watch in self._election_watches.values():
             watch.cancel()
         self.resign()
         if was_active:
@@ -325,14 +343,11 @@ class ControllerLoop:
     def _read_topic_names(self) -> None:
         self.feed(TopicNamesRead(frozenset(self._nodes.topic_names())))
 
-    def _read_topic(self, name: str) -> None:
-        self.feed(TopicsRead(self._load_topics([name])))
-
     def _read_deletions(self) -> None:
         if self.machine is None:
             return
         names = self._deletions()
-        if not names <= self.machine.context.topics.keys():
+        if not names <= self.machine.context.topic_names():
             # Younger than the last reading of the topics: they exist, or have gone by now.
             self._read_topic_names()
         self.feed(DeletionsRead(names))
@@ -368,21 +383,6 @@ class ControllerLoop:
             self.feed(ElectionsAsked(ElectionType.PREFERRED, asked))
         self._nodes.delete_nodes([znodes.PREFERRED_ELECTION])
 
-    def _load_topics(self, names: Iterable[str]) -> dict[str, znodes.TopicNode | None]:
-        """Read topics, watching each before it is read."""
-        nodes = {}
-        for name in names:
-            if name not in self._topic_watches:
-                path = znodes.topic_path(name)
-                self._topic_watches[name] = self._store.watch_data(
-                    path,
-                    self._enqueuer(path, lambda name=name: self._read_topic(name)),  # type: ignore[misc]
-                )
-            nodes[name] = self._nodes.read_topic(name)
-            if nodes[name] is None:
-                self._topic_watches.pop(name).cancel()
-        return nodes
-
     # -- acting ------------------------------------------------------------------------------
 
     def feed(self, event: Event) -> None:
@@ -402,7 +402,10 @@ class ControllerLoop:
             case WriteStates():
                 return self._write_states(effect)
             case LoadTopics(names):
-                return TopicsRead(self._load_topics(names))
+                return self._topics.read(names)
+            case LoadStates(partitions):
+                states = self._topics.read_states(partitions)
+                return StatesRead({one: states.get(one) for one in partitions})
             case LoadUnclean(topics):
                 default = self._settings().unclean_leader_election_enable
                 return UncleanRead(self._nodes.read_unclean(topics, default=default))
@@ -425,6 +428,7 @@ class ControllerLoop:
 
     def _write_states(self, effect: WriteStates) -> StatesWritten:
         written, conflicts = self._nodes.write_states(effect.writes)
+        conflicts = self._topics.watch_unreadable(conflicts)
         for write in written:
             log.debug("state of %s: %s", write.partition, write.state)
         leaderless = [one.partition for one in written if one.state.leader == znodes.NO_LEADER]
@@ -433,8 +437,7 @@ class ControllerLoop:
         return StatesWritten(tuple(written), conflicts, effect.token)
 
     def _forget_topic(self, name: str) -> None:
-        if (watch := self._topic_watches.pop(name, None)) is not None:
-            watch.cancel()
+        self._topics.forget(name)
         self._nodes.remove_topic(name)
         self._lines.info("deleted topic %s", name)
 

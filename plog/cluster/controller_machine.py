@@ -13,7 +13,7 @@ retry of its own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from plog.cluster.announcements import (
     leader_and_isr,
@@ -41,6 +41,7 @@ from plog.cluster.controller_events import (
     Feed,
     IsrsProposed,
     LeaderAndIsrAnswered,
+    LoadStates,
     LoadTopics,
     LoadUnclean,
     LogDirFailed,
@@ -51,6 +52,7 @@ from plog.cluster.controller_events import (
     Reply,
     SendStopReplica,
     ShutdownAsked,
+    StatesRead,
     StatesWritten,
     StateWrite,
     StopReplicaAnswered,
@@ -91,8 +93,10 @@ class ControllerMachine:
         effects: list[Effect] = [
             OpenChannel(context.brokers[one]) for one in sorted(context.brokers)
         ]
-        unknown = event.deletions - context.topics.keys()
-        self.deletions = {name: TopicDeletion(name) for name in event.deletions - unknown}
+        unknown = event.deletions - context.topic_names()
+        self.deletions = {
+            name: TopicDeletion(name) for name in event.deletions & context.topics.keys()
+        }
         # Before any LeaderAndIsr: a broker that becomes a follower must know its leader's address.
         everything = updates_of(context, self._kept(context.partitions()))
         effects += update_metadata(context, context.brokers, everything, is_full=True)
@@ -101,6 +105,7 @@ class ControllerMachine:
         effects += self._reconcile(context.partitions())
         if unknown:
             effects.append(DropDeletions(tuple(sorted(unknown))))
+        effects += self._delete_unreadable(event.deletions)
         return effects + self._resume_deletions()
 
     # -- brokers -----------------------------------------------------------------------------
@@ -197,16 +202,22 @@ class ControllerMachine:
     def on_topic_names_read(self, event: TopicNamesRead) -> list[Effect]:
         """Load topics that are new; forget those that somebody has removed."""
         effects: list[Effect] = []
-        for name in sorted(self.context.topics.keys() - event.names):
+        known = self.context.topic_names()
+        for name in sorted(known - event.names):
             effects += self._forget(name)
-        new = event.names - self.context.topics.keys()
+        new = event.names - known
         return [*effects, LoadTopics(tuple(sorted(new)))] if new else effects
 
     def on_topics_read(self, event: TopicsRead) -> list[Effect]:
-        """Take up new topics and new partitions of known ones."""
+        """Take up new topics and new partitions of known ones.
+
+        A topic whose node cannot be read any more goes on as it was.
+        """
         effects: list[Effect] = []
         new: list[TopicPartition] = []
+        mended: list[TopicPartition] = []
         for name, node in sorted(event.topics.items()):
+            was_unreadable = self.context.unreadable.pop(name, None) is not None
             known = self.context.topics.get(name)
             if known is not None and (node is None or node.topic_id != known.topic_id):
                 effects += self._forget(name)
@@ -218,7 +229,10 @@ class ControllerMachine:
             for index, assignment in assignments_of(node).items():
                 if index not in known.partitions:
                     known.partitions[index] = assignment
-                    new.append(TopicPartition(name, index))
+                    (mended if was_unreadable else new).append(TopicPartition(name, index))
+        self.context.unreadable.update(event.unreadable)
+        if mended:
+            effects.append(LoadStates(tuple(mended)))
         return effects + self._reconcile(new)
 
     def _forget(self, name: str) -> list[Effect]:
@@ -234,11 +248,27 @@ class ControllerMachine:
 
     def on_deletions_read(self, event: DeletionsRead) -> list[Effect]:
         """Start the deletions that are new."""
-        unknown = event.names - self.context.topics.keys()
-        for name in sorted(event.names - unknown):
+        unknown = event.names - self.context.topic_names()
+        for name in sorted(event.names & self.context.topics.keys()):
             self.deletions.setdefault(name, TopicDeletion(name))
-        effects = self._resume_deletions()
+        effects = self._delete_unreadable(event.names) + self._resume_deletions()
         return [*effects, DropDeletions(tuple(sorted(unknown)))] if unknown else effects
+
+    def _delete_unreadable(self, names: Iterable[str]) -> list[Effect]:
+        """Delete topics of which only the partitions' numbers are known: any broker may have one.
+
+        A broker that is away sets its logs aside when it starts (`stray_logs`).
+        """
+        effects: list[Effect] = []
+        context = self.context
+        unknown = context.unreadable.keys() - context.topics.keys()
+        for name in sorted(unknown & set(names)):
+            partitions = tuple(TopicPartition(name, one) for one in context.unreadable[name])
+            epochs = (EPOCH_DURING_DELETE,) * len(partitions)
+            to = sorted(context.brokers) if partitions else []
+            effects += [SendStopReplica(one, partitions, epochs, delete=True) for one in to]
+            effects.append(RemoveTopic(name))
+        return effects
 
     def _resume_deletions(self) -> list[Effect]:
         context = self.context
@@ -320,7 +350,29 @@ class ControllerMachine:
                 again.append(partition)
                 self._take_in(partition, found, has_new_epoch, new)
         # What was found may be our own write, whose answer was lost: brokers do not know it yet.
-        announced = [one for one in [*written, *again] if one in self.context.states]
+        effects = self._announce([*written, *again], has_new_epoch, new)
+        if event.token is not None:
+            answered = self._questions.on_written(event.token, written, again)
+            if answered is not None:
+                return effects + answered
+        return effects + self._reconcile(again)
+
+    def on_states_read(self, event: StatesRead) -> list[Effect]:
+        """Announce states that can be read again; a partition without one gets its first."""
+        found = [one for one in event.states if self.context.knows(one)]
+        has_new_epoch: set[TopicPartition] = set()
+        for partition in found:
+            self._take_in(partition, event.states[partition], has_new_epoch, set())
+        return self._announce(found, has_new_epoch, ()) + self._reconcile(found)
+
+    def _announce(
+        self,
+        partitions: Iterable[TopicPartition],
+        has_new_epoch: Collection[TopicPartition],
+        new: Collection[TopicPartition],
+    ) -> list[Effect]:
+        """Tell replicas of new leader epochs, and everybody of the states."""
+        announced = [one for one in partitions if one in self.context.states]
         led = [one for one in announced if one in has_new_epoch]
         effects: list[Effect] = []
         for broker_id in sorted(self.context.brokers):
@@ -328,11 +380,7 @@ class ControllerMachine:
             effects += leader_and_isr(self.context, broker_id, mine, new)
         if announced:
             effects += self._update_all(updates_of(self.context, announced))
-        if event.token is not None:
-            answered = self._questions.on_written(event.token, written, again)
-            if answered is not None:
-                return effects + answered
-        return effects + self._reconcile(again)
+        return effects
 
     def _take_in(
         self,
@@ -464,6 +512,7 @@ _HANDLERS: dict[type, Callable[..., list[Effect]]] = {
     TopicsRead: ControllerMachine.on_topics_read,
     DeletionsRead: ControllerMachine.on_deletions_read,
     StatesWritten: ControllerMachine.on_states_written,
+    StatesRead: ControllerMachine.on_states_read,
     UncleanRead: ControllerMachine.on_unclean_read,
     UncleanEnabled: ControllerMachine.on_unclean_enabled,
     LeaderAndIsrAnswered: ControllerMachine.on_leader_and_isr_answered,

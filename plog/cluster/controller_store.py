@@ -8,11 +8,11 @@ the controller's thread; decides nothing.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from plog.cluster import topic_removals, znodes
 from plog.cluster.controller_context import LiveBroker, PartitionState
-from plog.cluster.controller_events import StateWrite
+from plog.cluster.controller_events import StateWrite, TopicsRead
 from plog.cluster.store import (
     BadVersion,
     CheckOp,
@@ -60,22 +60,37 @@ class ControllerStore:
         self._clock = clock
         self.epoch = 0
         self._epoch_version = -1
+        self._brokers: dict[int, LiveBroker] = {}
+        self._reported: dict[str, int] = {}
 
     # -- election ----------------------------------------------------------------------------
 
     def read_controller(self) -> int | None:
-        """Return the id of the controller, if there is one."""
+        """Return the id of the controller, if there is one.
+
+        Raises:
+            MalformedNode: another session has the node, and nobody can tell which broker it is.
+        """
         try:
-            data, _ = self._store.get(znodes.CONTROLLER)
+            data, stat = self._store.get(znodes.CONTROLLER)
         except NoNode:
             return None
-        return ControllerNode.decode(data).broker_id
+        try:
+            return ControllerNode.decode(data).broker_id
+        except MalformedNode as fault:
+            if stat.ephemeral_owner == self._store.session_id:
+                self._report(znodes.CONTROLLER, stat, f"{fault}; it is the node of this broker")
+                return self._broker_id
+            raise MalformedNode(f"{znodes.CONTROLLER}: {fault}; delete the node") from fault
 
     def resume(self) -> bool:
         """Take the role up again, if this session has it; return whether it has.
 
         The answer to the election may have been lost, or the controller began again after a write
         that failed. A node of an earlier session goes by itself.
+
+        Raises:
+            MalformedNode: the epoch cannot be read.
         """
         try:
             _, stat = self._store.get(znodes.CONTROLLER)
@@ -88,7 +103,11 @@ class ControllerStore:
         return True
 
     def try_elect(self) -> int | None:
-        """Try to become the controller; return who is."""
+        """Try to become the controller; return who is.
+
+        Raises:
+            MalformedNode: the present controller or the epoch cannot be read.
+        """
         epoch, version = self._read_epoch()
         node = ControllerNode(self._broker_id, self._clock.now_ms())
         try:
@@ -121,8 +140,14 @@ class ControllerStore:
                     self._store.create(znodes.CONTROLLER_EPOCH, znodes.encode_controller_epoch(0))
                 except NodeExists:
                     log.debug("another broker was first to create %s", znodes.CONTROLLER_EPOCH)
-            else:
+                continue
+            try:
                 return znodes.decode_controller_epoch(data), stat.version
+            except MalformedNode as fault:
+                raise MalformedNode(
+                    f"{znodes.CONTROLLER_EPOCH}: {fault}; write the epoch of the last controller"
+                    " there, or a higher one"
+                ) from fault
 
     def abdicate(self) -> None:
         """Remove /controller, so that another broker is elected at once."""
@@ -147,7 +172,7 @@ class ControllerStore:
     # -- reading -----------------------------------------------------------------------------
 
     def read_brokers(self) -> dict[int, LiveBroker]:
-        """Return the registered brokers."""
+        """Return the registered brokers; one whose node is overwritten is as it was before."""
         brokers = {}
         names = self._store.children(znodes.BROKER_IDS)
         found = self._store.get_many([join(znodes.BROKER_IDS, name) for name in names])
@@ -158,28 +183,47 @@ class ControllerStore:
             try:
                 broker_id, node = int(name), BrokerNode.decode(data)
             except (MalformedNode, ValueError) as fault:
-                log.error("ignoring broker %s: %s", name, fault)
+                self._report(join(znodes.BROKER_IDS, name), stat, fault)
+                known = next((b for b in self._brokers.values() if b.epoch == stat.czxid), None)
+                if known is not None:
+                    brokers[known.id] = known
                 continue
             brokers[broker_id] = LiveBroker(broker_id, stat.czxid, node.endpoints, node.rack)
+        self._brokers = brokers
         return brokers
 
     def topic_names(self) -> list[str]:
         """Return the names of all topics."""
         return self._store.children(znodes.TOPICS)
 
-    def read_topic(self, name: str) -> TopicNode | None:
-        """Return a topic's node, None if it is gone; one that never had an id is given one."""
-        path = znodes.topic_path(name)
-        while True:
+    def read_topics(self, names: Sequence[str]) -> TopicsRead:
+        """Return the nodes of topics. Many are asked for at a time."""
+        found = self._store.get_many([znodes.topic_path(name) for name in names])
+        topics: dict[str, TopicNode | None] = {}
+        unreadable: dict[str, tuple[int, ...]] = {}
+        for name, one in zip(names, found, strict=True):
             try:
-                data, stat = self._store.get(path)
-            except NoNode:
-                return None
+                topics[name] = self._topic(znodes.topic_path(name), one)
+            except MalformedNode:
+                unreadable[name] = self._partitions_with_a_node(name)
+        return TopicsRead(topics, unreadable)
+
+    def _partitions_with_a_node(self, name: str) -> tuple[int, ...]:
+        try:
+            names = self._store.children(znodes.partitions_path(name))
+        except NoNode:
+            return ()
+        return tuple(sorted(int(one) for one in names if one.isdecimal() and len(one) < 10))
+
+    def _topic(self, path: str, found: tuple[bytes, Stat] | None) -> TopicNode | None:
+        """Return a topic's node, None if it is gone; one that never had an id is given one."""
+        while found is not None:
+            data, stat = found
             try:
                 node = TopicNode.decode(data)
             except MalformedNode as fault:
-                log.error("ignoring topic %s: %s", name, fault)
-                return None
+                self._report(path, stat, fault)
+                raise
             if node.topic_id is not None:
                 return node
             named = TopicNode(
@@ -188,41 +232,49 @@ class ControllerStore:
             try:
                 self._fenced([SetOp(path, named.encode(), stat.version)])
             except (BadVersion, NoNode):
+                (found,) = self._store.get_many([path])
                 continue
             return named
-
-    def read_state(self, partition: TopicPartition) -> PartitionState | None:
-        """Return a partition's state, if it has one."""
-        try:
-            data, stat = self._store.get(znodes.partition_state_path(partition))
-        except NoNode:
-            return None
-        return PartitionState.of_node(PartitionStateNode.decode(data), stat.version)
+        return None
 
     def read_states(
         self, partitions: Sequence[TopicPartition]
     ) -> dict[TopicPartition, PartitionState]:
         """Return the states of the partitions that have one. Many are asked for at a time."""
-        found = self._store.get_many([znodes.partition_state_path(one) for one in partitions])
+        paths = [znodes.partition_state_path(one) for one in partitions]
+        found = self._store.get_many(paths)
         return {
-            partition: PartitionState.of_node(PartitionStateNode.decode(one[0]), one[1].version)
-            for partition, one in zip(partitions, found, strict=True)
+            partition: self._state(path, *one)
+            for partition, path, one in zip(partitions, paths, found, strict=True)
             if one is not None
         }
+
+    def _state(self, path: str, data: bytes, stat: Stat) -> PartitionState:
+        try:
+            return PartitionState.of_node(PartitionStateNode.decode(data), stat.version)
+        except MalformedNode as fault:
+            self._report(path, stat, f"{fault}; nobody leads the partition until this is mended")
+            return PartitionState.unreadable(stat.version)
+
+    def _report(self, path: str, stat: Stat, fault: object) -> None:
+        """Log that a node cannot be read: once, however often it is."""
+        if self._reported.get(path) != stat.mzxid:
+            self._reported[path] = stat.mzxid
+            log.error("%s: %s", path, fault)
 
     def read_unclean(self, topics: Iterable[str], *, default: bool) -> dict[str, bool]:
         """Return which topics allow unclean elections."""
         allowed = {}
         for name in topics:
             try:
-                data, _ = self._store.get(ConfigEntity.topic(name).path)
+                data, stat = self._store.get(path := ConfigEntity.topic(name).path)
             except NoNode:
                 allowed[name] = default
                 continue
             try:
                 text = znodes.decode_config(data).get("unclean.leader.election.enable")
             except MalformedNode as fault:
-                log.error("configs of topic %s are ignored: %s", name, fault)
+                self._report(path, stat, f"configs of topic {name} are ignored: {fault}")
                 text = None
             allowed[name] = default if text is None else text.lower() == "true"
         return allowed
@@ -245,7 +297,7 @@ class ControllerStore:
 
     def write_states(
         self, writes: Sequence[StateWrite]
-    ) -> tuple[list[StateWrite], dict[TopicPartition, PartitionState | None]]:
+    ) -> tuple[list[StateWrite], Mapping[TopicPartition, PartitionState | None]]:
         """Write states; return those that are written, and what is there instead of the others.
 
         Raises:
@@ -267,7 +319,7 @@ class ControllerStore:
                     written.append(write)
                 except (NodeExists, BadVersion, NoNode) as reason:
                     log.warning("state of %s not written: %s", write.partition, reason)
-                    conflicts[write.partition] = self.read_state(write.partition)
+                    conflicts |= {write.partition: None, **self.read_states([write.partition])}
         return written, conflicts
 
     def _write_together(self, writes: Sequence[StateWrite], *, carefully: bool) -> None:

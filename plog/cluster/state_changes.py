@@ -42,6 +42,8 @@ def needed_write(
     if state is None:
         first = elect_first(replicas, online)
         return None if first is None else _create(context, partition, first)
+    if not state.is_readable:
+        return None
     if context.has_leader(partition):
         in_sync = tuple(one for one in state.isr if one in online)
         if in_sync == state.isr:
@@ -69,13 +71,14 @@ def elect(
     state, online = context.states.get(partition), context.online(partition)
     replicas = context.assignment(partition).replicas
     choice: Choice | None = None
+    is_unreadable = state is not None and not state.is_readable
     if kind is ElectionType.UNCLEAN:
         if context.has_leader(partition):
             return ErrorCode.ELECTION_NOT_NEEDED
         if state is not None:
             choice = elect_in_sync(replicas, state.isr, online)
         choice = choice or elect_unclean(replicas, online)
-        if choice is None:
+        if choice is None or is_unreadable:
             return ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
     else:
         if state is not None and state.leader == replicas[0] and context.has_leader(partition):

@@ -213,6 +213,12 @@ class Store(ABC):
     def watch_data(self, path: str, callback: Callable[[WatchEvent], None]) -> Watch:
         """Report creation, change and deletion of `path`, which need not exist yet."""
 
+    def watch_data_many(
+        self, paths: Sequence[str], callback: Callable[[WatchEvent], None]
+    ) -> list[Watch]:
+        """Watch each node as `watch_data` does; a node that is read after that is not missed."""
+        return [self.watch_data(path, callback) for path in paths]
+
     @abstractmethod
     def watch_children(self, path: str, callback: Callable[[WatchEvent], None]) -> Watch:
         """Report children coming and going under `path`, which must exist (else NoNode)."""

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from plog.cluster import znodes
 from plog.cluster.store import Store
-from plog.cluster.znodes import TopicNode
+from plog.cluster.znodes import MalformedNode, TopicNode
 from plog.storage.checkpoints import CheckpointDamaged, load_topic_id
 from plog.storage.filesystem import Filesystem
 from plog.storage.segment_files import (
@@ -115,7 +115,7 @@ class Topics:
         names = store.children(znodes.TOPICS)
         found = store.get_many([znodes.topic_path(name) for name in names])
         self._nodes = {
-            name: TopicNode.decode(one[0])
+            name: _readable(name, one[0])
             for name, one in zip(names, found, strict=True)
             if one is not None
         }
@@ -124,9 +124,11 @@ class Topics:
         self, at: TopicPartition, topic_id: uuid.UUID | None, broker_id: int
     ) -> str | None:
         """Return why a log is no replica of a broker; None: it is one."""
-        node = self._nodes.get(at.topic)
-        if node is None:
+        if at.topic not in self._nodes:
             return "its topic was deleted"
+        node = self._nodes[at.topic]
+        if node is None:
+            return None  # until somebody mends it, nothing is known of its logs
         if topic_id is not None and node.topic_id not in (None, topic_id):
             return f"its topic was deleted and created again with the id {node.topic_id}"
         replicas = node.partitions.get(at.partition)
@@ -134,6 +136,14 @@ class Topics:
             return f"its topic has {len(node.partitions)} partitions only"
         if broker_id not in replicas:
             return f"its replicas are on brokers {', '.join(map(str, replicas))} now"
+        return None
+
+
+def _readable(name: str, data: bytes) -> TopicNode | None:
+    try:
+        return TopicNode.decode(data)
+    except MalformedNode as fault:
+        log.error("%s: %s; its logs are kept", znodes.topic_path(name), fault)
         return None
 
 

@@ -13,6 +13,7 @@ import logging
 import random
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -228,7 +229,9 @@ class TopicAdmin:
                 data, _ = self._store.get(join(znodes.BROKER_IDS, name))
             except NoNode:
                 continue  # gone since it was listed
-            candidates.append(Candidate(int(name), BrokerNode.decode(data).rack))
+            # The controller reports a node that cannot be read.
+            with suppress(MalformedNode, ValueError):
+                candidates.append(Candidate(int(name), BrokerNode.decode(data).rack))
         return candidates
 
     # -- growth ------------------------------------------------------------------------------
@@ -248,6 +251,7 @@ class TopicAdmin:
 
         Raises:
             UnknownTopicOrPartition: no such topic, or it is being deleted.
+            InvalidTopic: the topic's node cannot be read.
             InvalidPartitions: `count` is not above the present one, or above `limit`.
             InvalidReplicaAssignment, InvalidReplicationFactor: the replicas cannot be had.
             ReassignmentInProgress: the topic's replicas are being moved.
@@ -309,7 +313,10 @@ class TopicAdmin:
             raise UnknownTopicOrPartition(f"topic {name!r} does not exist") from error
         if self._store.exists(znodes.delete_topic_path(name)) is not None:
             raise UnknownTopicOrPartition(f"topic {name!r} is being deleted")
-        return TopicNode.decode(data), stat.version
+        try:
+            return TopicNode.decode(data), stat.version
+        except MalformedNode as fault:
+            raise InvalidTopic(f"{znodes.topic_path(name)}: {fault}") from fault
 
     # -- deletion ----------------------------------------------------------------------------
 

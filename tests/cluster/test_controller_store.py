@@ -9,7 +9,7 @@ import pytest
 from plog.cluster import znodes
 from plog.cluster.broker_registration import create_persistent_paths
 from plog.cluster.controller_context import PartitionState
-from plog.cluster.controller_events import StateWrite
+from plog.cluster.controller_events import StateWrite, TopicsRead
 from plog.cluster.controller_store import WRITES_AT_ONCE, ControllerMoved, ControllerStore
 from plog.cluster.embedded_store import EmbeddedStore
 from plog.cluster.store import NodeExists, Unreachable
@@ -116,10 +116,10 @@ def test_states_are_created_and_changed_at_their_version(nodes, embedded) -> Non
     topic(embedded)
     writes = [write(A0, 0, None), write(A1, 0, None)]
     assert nodes.write_states(writes) == (writes, {})
-    assert nodes.read_state(A0).partition_epoch == 0
+    assert nodes.read_states([A0])[A0].partition_epoch == 0
     changed = [write(A0, 5, 0)]
     assert nodes.write_states(changed) == (changed, {})
-    found = nodes.read_state(A0)
+    found = nodes.read_states([A0])[A0]
     assert (found.leader, found.partition_epoch) == (5, 1)
 
 
@@ -204,10 +204,10 @@ def test_removal_makes_the_node_that_counts_it_where_that_is_missing(
 def test_topic_of_an_old_version_is_given_an_id(nodes, embedded) -> None:
     nodes.try_elect()
     embedded.create("/brokers/topics/old", b'{"version":1,"partitions":{"0":[1]}}')
-    first = nodes.read_topic("old")
-    assert first.topic_id is not None
-    assert nodes.read_topic("old") == first
-    assert nodes.read_topic("none") is None
+    first = nodes.read_topics(["old"])
+    assert first.topics["old"].topic_id is not None
+    assert nodes.read_topics(["old"]) == first
+    assert nodes.read_topics(["none"]).topics == {"none": None}
 
 
 def test_what_nobody_can_read_is_left_alone(nodes, embedded, caplog) -> None:
@@ -216,7 +216,7 @@ def test_what_nobody_can_read_is_left_alone(nodes, embedded, caplog) -> None:
     embedded.create("/brokers/ids/7", b"junk")
     for data in (b"junk", znodes.encode_log_dir_event(4)):
         embedded.create(znodes.LOG_DIR_EVENT_PREFIX, data, sequential=True)
-    assert nodes.read_topic("bad") is None
+    assert nodes.read_topics(["bad"]) == TopicsRead({}, {"bad": ()})
     assert nodes.read_brokers() == {}
     brokers, paths = nodes.read_log_dir_events()
     assert brokers == {4}

@@ -309,7 +309,7 @@ class Process:
             timeout_ms=SESSION_MS,
         )
         self.member.note_connected()
-        self.enqueue("", self.controller.on_start)
+        self.enqueue("", self.controller.elect)
         self._tick()
 
     def _remember(self) -> None:
