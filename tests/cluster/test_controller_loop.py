@@ -1,0 +1,42 @@
+"""The controller's loop beside a store that refuses what it asks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from plog.cluster import controller_loop, znodes
+from plog.cluster.store import Unreachable, Watch, WatchEvent
+from tests.cluster.node import WAIT_S, Node
+from tests.waiting import until
+
+
+@pytest.fixture
+def node(log_dirs: list[Path]) -> Iterator[Node]:
+    running = Node(log_dirs)
+    yield running
+    running.stop()
+
+
+def test_watch_of_the_controller_node_is_armed_once_the_store_answers(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.controller.stop()
+    monkeypatch.setattr(controller_loop, "RETRY_MS", 1)
+    real, refused = node.store.watch_data, [znodes.CONTROLLER] * 2
+
+    def watch_data(path: str, callback: Callable[[WatchEvent], None]) -> Watch:
+        if path in refused:
+            refused.remove(path)
+            raise Unreachable("no answer")
+        return real(path, callback)
+
+    monkeypatch.setattr(node.store, "watch_data", watch_data)
+    node.controller = node.new_controller()
+    node.controller.start()
+    assert node.controller.wait_active(WAIT_S)
+    epoch = node.controller.epoch
+    node.store.delete(znodes.CONTROLLER)
+    until(lambda: node.controller.epoch > epoch, "elected again")
