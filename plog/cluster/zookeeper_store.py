@@ -45,7 +45,7 @@ from plog.cluster.store import (
     WatchEvent,
     check_path,
 )
-from plog.cluster.zookeeper_watches import ZooKeeperWatches
+from plog.cluster.zookeeper_watches import Read, ZooKeeperWatches
 from plog.settings.definitions import BrokerSettings
 
 log = logging.getLogger(__name__)
@@ -159,7 +159,7 @@ class ZooKeeperStore(Store):
 
         kazoo would take requests without one, and block its caller after some hundreds.
         """
-        self._watches = ZooKeeperWatches(self._client, self._reading)
+        self._watches = ZooKeeperWatches(self._client, self._reading_many)
         self._client.add_listener(self._on_state)
         self._start(connection_timeout_ms / 1000)
         if slash and root:
@@ -232,23 +232,15 @@ class ZooKeeperStore(Store):
     def get_many(self, paths: Sequence[str]) -> list[tuple[bytes, Stat] | None]:
         """See `Store.get_many`."""
         found: list[tuple[bytes, Stat] | None] = []
-        for begin in range(0, len(paths), AT_ONCE):
-            piece = paths[begin : begin + AT_ONCE]
-            self._await_connection(time.monotonic() + self._timeout_s)
-            asked = [self._client.get_async(path) for path in piece]
-            for path, answer in zip(piece, asked, strict=True):
-                found.append(self._answer_or_none(path, answer))
+        for answer in self._reading_many([_get(self._client, path) for path in paths]):
+            if isinstance(answer, NoNode):
+                found.append(None)
+            elif isinstance(answer, StoreError):
+                raise answer
+            else:
+                data, stat = answer
+                found.append((data, _stat(stat)))
         return found
-
-    def _answer_or_none(self, path: str, answer: Any) -> tuple[bytes, Stat] | None:
-        try:
-            with self._errors(path):
-                data, stat = answer.get(timeout=self._timeout_s)
-        except NoNode:
-            return None
-        except Unreachable:
-            return self._get_or_none(path)  # which tries again
-        return data, _stat(stat)
 
     def sync(self) -> None:
         """See `Store.sync`: a server may be behind the others."""
@@ -262,6 +254,31 @@ class ZooKeeperStore(Store):
     def children(self, path: str) -> list[str]:
         """See `Store.children`."""
         return sorted(self._reading(lambda: self._client.get_children_async(path), path))
+
+    def _reading_many(self, reads: Sequence[Read]) -> Iterator[Any]:
+        """Yield the answer of each read, or the StoreError that it is. Many are asked at a time.
+
+        Raises:
+            Unreachable, SessionLost: one has no answer, although it was asked again.
+        """
+        for begin in range(0, len(reads), AT_ONCE):
+            piece = reads[begin : begin + AT_ONCE]
+            self._await_connection(time.monotonic() + self._timeout_s)
+            asked = [read.ask() for read in piece]
+            for read, answer in zip(piece, asked, strict=True):
+                yield self._answer(read, answer)
+
+    def _answer(self, read: Read, answer: Any) -> Any:
+        try:
+            try:
+                with self._errors(read.path):
+                    return answer.get(timeout=self._timeout_s)
+            except Unreachable:
+                return self._reading(read.ask, read.path)
+        except (Unreachable, SessionLost):
+            raise
+        except StoreError as error:
+            return error
 
     def _reading(self, ask: Callable[[], Any], path: str) -> Any:
         """Return the answer to a read. Without one it is asked again, for a session's time."""
@@ -307,7 +324,15 @@ class ZooKeeperStore(Store):
     def watch_data(self, path: str, callback: Callable[[WatchEvent], None]) -> Watch:
         """See `Store.watch_data`."""
         check_path(path)
-        return self._watches.data(path, callback)
+        return self._watches.data([path], callback)[0]
+
+    def watch_data_many(
+        self, paths: Sequence[str], callback: Callable[[WatchEvent], None]
+    ) -> list[Watch]:
+        """See `Store.watch_data_many`."""
+        for path in paths:
+            check_path(path)
+        return self._watches.data(paths, callback)
 
     def watch_children(self, path: str, callback: Callable[[WatchEvent], None]) -> Watch:
         """See `Store.watch_children`."""
@@ -411,6 +436,10 @@ def _unforeseen(error: Exception, path: str) -> StoreError:
     if isinstance(error, zk.NoAuthError):
         return StoreError(f"ZooKeeper refuses this broker access to {path}: check zookeeper.digest")
     return StoreError(f"ZooKeeper: {type(error).__name__} {path}")
+
+
+def _get(client: KazooClient, path: str) -> Read:
+    return Read(lambda: client.get_async(path), path)
 
 
 def _raise_first(ops: Sequence[Op], results: Sequence[Any]) -> None:

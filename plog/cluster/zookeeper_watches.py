@@ -10,12 +10,12 @@ from __future__ import annotations
 import logging
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from typing import Any, NamedTuple
 
 from kazoo.client import KazooClient
-from kazoo.protocol.states import EventType, WatchedEvent, ZnodeStat
+from kazoo.protocol.states import EventType, WatchedEvent
 
 from plog.cluster.store import (
     Change,
@@ -32,8 +32,17 @@ log = logging.getLogger(__name__)
 
 DataCallback = Callable[[WatchEvent], None]
 SessionCallback = Callable[[SessionEvent], None]
-Reading = Callable[[Callable[[], Any], str], Any]
-"""(asks, path): returns the answer of a read, and raises StoreError."""
+
+
+class Read(NamedTuple):
+    """A request that changes nothing: a node is read, or watched."""
+
+    ask: Callable[[], Any]
+    path: str
+
+
+Reading = Callable[[Sequence[Read]], Iterator[Any]]
+"""Yields the answer of each read, or a StoreError. Raises Unreachable, SessionLost."""
 
 CHANGES = {
     EventType.CREATED: Change.CREATED,
@@ -80,7 +89,7 @@ class ZooKeeperWatches:
     """The watches of one client.
 
     Args:
-        reading: waits for the answer of a read.
+        reading: asks many reads at a time, and waits for their answers.
     """
 
     def __init__(self, client: KazooClient, reading: Reading) -> None:
@@ -96,23 +105,21 @@ class ZooKeeperWatches:
 
     # -- for any thread ----------------------------------------------------------------------
 
-    def data(self, path: str, callback: DataCallback) -> Watch:
-        """Watch a node, which need not exist. Raises Unreachable, SessionLost."""
-        return self._add(Key(path, of_children=False), callback)
+    def data(self, paths: Iterable[str], callback: DataCallback) -> list[Watch]:
+        """Watch nodes, which need not exist. Raises Unreachable, SessionLost."""
+        return self._add([Key(path, of_children=False) for path in paths], callback)
 
     def children(self, path: str, callback: DataCallback) -> Watch:
         """Watch the children of a node. Raises NoNode, Unreachable, SessionLost."""
-        return self._add(Key(path, of_children=True), callback)
+        return self._add([Key(path, of_children=True)], callback)[0]
 
-    def _add(self, key: Key, callback: DataCallback) -> Watch:
-        done: Future[None] = Future()
-        watch = _Armed(lambda one: self._drop(key, one))
+    def _add(self, keys: Sequence[Key], callback: DataCallback) -> list[Watch]:
+        done: Future[list[Watch]] = Future()
         with self._lock:
             if self._is_stopped:
                 raise SessionLost("the store is closed")
-            self._todo.put(lambda: self._begin(key, watch, callback, done))
-        done.result()
-        return watch
+            self._todo.put(lambda: self._begin(keys, callback, done))
+        return done.result()
 
     def _drop(self, key: Key, watch: _Armed) -> None:
         with self._lock:
@@ -153,24 +160,65 @@ class ZooKeeperWatches:
             except Exception:
                 log.exception("a watch failed")
 
-    def _begin(self, key: Key, watch: _Armed, callback: DataCallback, done: Future[None]) -> None:
+    def _begin(
+        self, keys: Sequence[Key], callback: DataCallback, done: Future[list[Watch]]
+    ) -> None:
         with self._lock:
-            place = self._places.get(key) or _Place()
+            places = {key: self._places.get(key) or _Place() for key in keys}
         try:
-            if not place.callbacks:
-                place.known = self._arm(key, place)
-            if key.of_children and place.known is None:
-                raise NoNode(key.path)
+            new = [(key, place) for key, place in places.items() if not place.callbacks]
+            for (_, place), known in zip(new, self._arm(new), strict=True):
+                place.known = _checked(known)
+            for key, place in places.items():
+                if key.of_children and place.known is None:
+                    raise NoNode(key.path)
         except Exception as error:  # noqa: BLE001 - the caller waits for it, of any kind
             done.set_exception(error)
             return
+        watches: list[Watch] = []
         with self._lock:
-            self._places[key] = place
-            place.callbacks[watch] = callback
-        done.set_result(None)
+            self._places.update(places)
+            for key in keys:
+                watch = _Armed(lambda one, key=key: self._drop(key, one))  # type: ignore[misc]
+                places[key].callbacks[watch] = callback
+                watches.append(watch)
+        done.set_result(watches)
 
-    def _arm(self, key: Key, place: _Place) -> Known | None:
-        """Have the next change reported, and return the node as it is; None: it is not there."""
+    def _arm(self, places: Sequence[tuple[Key, _Place]]) -> Iterator[Known | StoreError | None]:
+        """Have the next changes reported, and yield each node as it is; None: it is not there.
+
+        Yields a StoreError for a node that cannot be watched. Raises Unreachable, SessionLost.
+        """
+        answers = self._reading([self._arming(key, place) for key, place in places])
+        for (key, place), answer in zip(places, answers, strict=True):
+            if isinstance(answer, NoNode):
+                # Its creation is the next change.
+                yield self._arm_missing(key, place)
+            elif answer is None or isinstance(answer, StoreError):
+                yield answer
+            elif key.of_children:
+                yield Known(answer[1].czxid, answer[1].cversion)
+            else:
+                yield Known(answer.czxid, answer.mzxid)
+
+    def _arming(self, key: Key, place: _Place) -> Read:
+        fired, client, path = self._on_fired(key, place), self._client, key.path
+        if key.of_children:
+            return Read(
+                lambda: client.get_children_async(path, watch=fired, include_data=True), path
+            )
+        return Read(lambda: client.exists_async(path, watch=fired), path)
+
+    def _arm_missing(self, key: Key, place: _Place) -> Known | StoreError | None:
+        fired, client, path = self._on_fired(key, place), self._client, key.path
+        (found,) = self._reading([Read(lambda: client.exists_async(path, watch=fired), path)])
+        if found is None or isinstance(found, StoreError):
+            return found
+        (known,) = self._arm([(key, place)])  # created meanwhile
+        return known
+
+    def _on_fired(self, key: Key, place: _Place) -> Callable[[WatchedEvent], None]:
+        """Return what kazoo calls on a change, as often as a watch is armed anew."""
         place.armed += 1
         armed = place.armed
 
@@ -178,28 +226,15 @@ class ZooKeeperWatches:
             if event.type in CHANGES:
                 self._todo.put(lambda: self._on_change(key, place, armed, CHANGES[event.type]))
 
-        client, path = self._client, key.path
-        if key.of_children:
-            try:
-                _, stat = self._reading(
-                    lambda: client.get_children_async(path, watch=fired, include_data=True), path
-                )
-                return Known(stat.czxid, stat.cversion)
-            except NoNode:
-                pass  # then its creation is the next change
-        found: ZnodeStat | None = self._reading(
-            lambda: client.exists_async(path, watch=fired), path
-        )
-        if found is None:
-            return None
-        return self._arm(key, place) if key.of_children else Known(found.czxid, found.mzxid)
+        return fired
 
     def _on_change(self, key: Key, place: _Place, armed: int, seen: Change) -> None:
         if not place.callbacks or place.armed != armed:
             return
         before = place.known
         try:
-            place.known = self._arm(key, place)
+            (known,) = self._arm([(key, place)])
+            place.known = _checked(known)
         except StoreError as error:
             log.debug("cannot watch %s: %s", key.path, error)
             return  # all are armed when a connection is back
@@ -225,19 +260,18 @@ class ZooKeeperWatches:
         """Arm all watches on a new connection, and report what changed meanwhile."""
         with self._lock:
             places = list(self._places.items())
-        for key, place in places:
-            before = place.known
-            try:
-                place.known = self._arm(key, place)
-            except (Unreachable, SessionLost):
-                return  # the connection is gone again
-            except StoreError as error:
-                log.error("cannot watch %s: %s", key.path, error)
-                continue
-            changes = _between(before, place.known)
-            if key.of_children and changes:
-                changes = [Change.CHILDREN]
-            self._tell(place, [WatchEvent(one, key.path) for one in changes])
+        try:
+            for (key, place), known in zip(places, self._arm(places), strict=True):
+                if isinstance(known, StoreError):
+                    log.error("cannot watch %s: %s", key.path, known)
+                    continue
+                changes = _between(place.known, known)
+                place.known = known
+                if key.of_children and changes:
+                    changes = [Change.CHILDREN]
+                self._tell(place, [WatchEvent(one, key.path) for one in changes])
+        except (Unreachable, SessionLost):
+            return  # the connection is gone again
 
     def _tell(self, place: _Place, events: list[WatchEvent]) -> None:
         with self._lock:
@@ -245,6 +279,13 @@ class ZooKeeperWatches:
         for event in events:
             for callback in callbacks:
                 callback(event)
+
+
+def _checked(known: Known | StoreError | None) -> Known | None:
+    """Return a node as it is. Raises the StoreError of one that cannot be watched."""
+    if isinstance(known, StoreError):
+        raise known
+    return known
 
 
 def _between(before: Known | None, after: Known | None) -> list[Change]:

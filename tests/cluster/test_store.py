@@ -188,6 +188,40 @@ def test_cancelled_watch_is_silent(store: Store) -> None:
     assert seen.get(timeout=WAIT_S) == WatchEvent(Change.CREATED, "/x")
 
 
+MANY = 450  # more than a store asks at a time
+
+
+def test_many_nodes_are_watched_together_each_on_its_own(store: Store) -> None:
+    seen: queue.Queue[WatchEvent] = queue.Queue()
+    store.create("/p")
+    paths = [f"/p/{number}" for number in range(MANY)]
+    store.multi([CreateOp(path) for path in paths[::2]])  # the others do not exist yet
+    watches = store.watch_data_many([*paths, paths[1]], seen.put)
+    assert len(watches) == MANY + 1
+    watches[0].cancel()
+    store.multi([SetOp(path, b"x") for path in paths[::2]])
+    store.multi([CreateOp(path) for path in paths[1::2]])
+    found = [seen.get(timeout=WAIT_S) for _ in range(MANY)]
+    created = [WatchEvent(Change.CREATED, path) for path in [paths[1], *paths[1::2]]]
+    changed = [WatchEvent(Change.CHANGED, path) for path in paths[2::2]]
+    assert sorted(found, key=str) == sorted([*created, *changed], key=str)
+    for path in paths[1:3]:  # both stay armed
+        store.set(path, b"again")
+    assert events_until(seen, WatchEvent(Change.CHANGED, paths[2]))
+    assert seen.empty()
+    assert store.watch_data_many([], seen.put) == []
+
+
+def test_node_that_is_read_after_it_is_watched_is_not_missed(store: Store) -> None:
+    seen: queue.Queue[WatchEvent] = queue.Queue()
+    store.create("/p")
+    paths = [f"/p/{number}" for number in range(20)]
+    store.watch_data_many(paths, seen.put)
+    assert store.get_many(paths) == [None] * 20
+    store.multi([CreateOp(path) for path in paths])
+    assert {seen.get(timeout=WAIT_S).path for _ in paths} == {*paths}
+
+
 def test_refused_multi_wakes_no_watch(store: Store) -> None:
     seen: queue.Queue[WatchEvent] = queue.Queue()
     store.create("/x")

@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 import pytest
 
@@ -28,7 +29,7 @@ from plog.cluster.store import (
     Unreachable,
     WatchEvent,
 )
-from plog.cluster.zookeeper_store import OPEN, Access, ZooKeeperStore, end_session
+from plog.cluster.zookeeper_store import AT_ONCE, OPEN, Access, ZooKeeperStore, end_session
 from plog.errors import ConfigError
 from plog.settings.definitions import BrokerSettings
 from tests.agreement.harness import run_seed
@@ -87,6 +88,7 @@ READS: dict[str, Callable[[Store], object]] = {
     "get many": lambda store: store.get_many(["/n", "/none", "/n"]),
     "exists": lambda store: store.exists("/n"),
     "children": lambda store: store.children("/"),
+    "watch many": lambda store: len(store.watch_data_many(["/n", "/none"], lambda event: None)),
 }
 
 
@@ -265,6 +267,40 @@ def test_children_of_a_node_that_was_deleted_and_created_again_are_watched(world
         change()
         assert seen.get(timeout=WAIT_S) == children
     assert seen.empty()
+
+
+@pytest.mark.parametrize("is_new_connection", [False, True])
+def test_many_watches_are_armed_together(
+    world: World, monkeypatch: pytest.MonkeyPatch, is_new_connection: bool
+) -> None:
+    seen: queue.Queue[WatchEvent] = queue.Queue()
+    paths = [f"/{number}" for number in range(AT_ONCE + 50)]
+    ask = world.store._client.exists_async
+    asked: list[str] = []
+    asked_before_answers: list[int] = []
+
+    def exists_async(path: str, watch: Callable[[object], None]) -> SimpleNamespace:
+        asked.append(path)
+        answer = ask(path, watch=watch)
+
+        def get(timeout: float) -> object:
+            asked_before_answers.append(len(asked))
+            return answer.get(timeout=timeout)
+
+        return SimpleNamespace(get=get)
+
+    if is_new_connection:
+        world.store.watch_data_many(paths, seen.put)
+        world.proxy.refuse()
+    monkeypatch.setattr(world.store._client, "exists_async", exists_async)
+    if is_new_connection:
+        world.other.create(paths[-1])
+        world.proxy.refuse(is_refusing=False)
+        assert seen.get(timeout=WAIT_S) == WatchEvent(Change.CREATED, paths[-1])
+    else:
+        world.store.watch_data_many(paths, seen.put)
+    assert asked == paths
+    assert sorted(set(asked_before_answers)) == [AT_ONCE, len(paths)]
 
 
 # -- sessions --------------------------------------------------------------------------------------
