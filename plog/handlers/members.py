@@ -171,7 +171,9 @@ async def heartbeat(ctx: Context, request: HeartbeatRequest) -> HeartbeatRespons
             instance_id=request.group_instance_id,
             generation=request.generation_id,
         )
-        return HeartbeatResponse(error_code=await groups.beat(request.group_id, beat))
+        with ctx.connection.aside():
+            error = await groups.beat(request.group_id, beat)
+        return HeartbeatResponse(error_code=error)
     except KafkaError as refusal:
         # While its groups are read, members are told that all is well, as Kafka does: it soon is.
         if refusal.code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
@@ -193,7 +195,8 @@ async def leave_group(ctx: Context, request: LeaveGroupRequest) -> LeaveGroupRes
     )
     try:
         check_group_id(request.group_id)
-        errors = await ctx.services.groups.leave(request.group_id, leaving)
+        with ctx.connection.aside():
+            errors = await ctx.services.groups.leave(request.group_id, leaving)
     except KafkaError as refusal:
         return LeaveGroupResponse(error_code=refusal.code)
     if not many:
