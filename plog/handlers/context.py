@@ -28,12 +28,13 @@ from plog.cluster.metadata_cache import MetadataCache
 from plog.cluster.producer_ids import ProducerIds
 from plog.cluster.replica_manager import ReplicaManager
 from plog.cluster.store import SessionLost, Unreachable, WriteRefused
+from plog.cluster.store_calls import StoreCalls
 from plog.cluster.topic_admin import TopicAdmin
 from plog.coordinator.group_coordinator import GroupCoordinator
 from plog.coordinator.txn_connections import ClientConnection
 from plog.coordinator.txn_coordinator import TxnCoordinator
 from plog.coordinator.txn_verifier import TxnVerifier
-from plog.errors import KafkaStorageError, RequestTimedOut, UnknownTopicId
+from plog.errors import KafkaError, KafkaStorageError, RequestTimedOut, UnknownTopicId
 from plog.handlers.replica_moves import ReplicaMoves
 from plog.network.connections import Connection
 from plog.network.latest_connections import LatestConnections
@@ -55,10 +56,8 @@ log = logging.getLogger("plog.handlers")
 
 MOST_EXPANDERS = 8
 """As many threads expand batches for the handlers, or as many as there are processors."""
-
-
-BLOCKING_THREADS = 6
-"""So many requests wait for the coordination store at a time."""
+MIN_STORE_MS = 1_000
+"""The coordination store may take so long to answer whatever the timeout of a request."""
 
 
 class Node(NamedTuple):
@@ -76,10 +75,6 @@ def _expanders() -> ThreadPoolExecutor:
 
 def _order_thread() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(1, "orders")
-
-
-def _blocking_threads() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(BLOCKING_THREADS, "store calls")
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +100,7 @@ class Services:
     groups: GroupCoordinator
     transactions: TxnCoordinator
     verifier: TxnVerifier
+    store_calls: StoreCalls
     replica_moves: ReplicaMoves = field(default_factory=ReplicaMoves)
     marker_connections: LatestConnections = field(default_factory=LatestConnections)
     order_connections: LatestConnections = field(default_factory=LatestConnections)
@@ -112,26 +108,44 @@ class Services:
     """For what takes the processor for long: expanding, validating and compressing batches."""
     orders: ThreadPoolExecutor = field(default_factory=_order_thread)
     """Obeys the controller's orders, one after the other."""
-    blocking: ThreadPoolExecutor = field(default_factory=_blocking_threads)
-    """For calls that wait for the coordination store, which may be away for long."""
     large_answers: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held by the one whose answer is made in between others' requests."""
 
 
 @contextmanager
 def store_refusals() -> Iterator[None]:
-    """Say as Kafka's error that the coordination store cannot be written, or is lost: retriable.
+    """Turn the errors of a coordination store that is away into Kafka's, which are retriable.
 
     Raises:
-        KafkaStorageError: that.
+        KafkaStorageError: the store cannot be written, or the session is lost.
         RequestTimedOut: no server answers. A write may have been done, or may be done yet.
     """
     try:
         yield
-    except Unreachable as silent:
-        raise RequestTimedOut(f"the coordination store: {silent}") from silent
-    except (WriteRefused, SessionLost) as refused:
-        raise KafkaStorageError(f"the coordination store: {refused}") from refused
+    except (Unreachable, WriteRefused, SessionLost) as fault:
+        raise store_refusal(fault) from fault
+
+
+def store_refusal(fault: Unreachable | WriteRefused | SessionLost) -> KafkaError:
+    """Return Kafka's error for one of a coordination store that is away."""
+    kind = RequestTimedOut if isinstance(fault, Unreachable) else KafkaStorageError
+    return kind(f"the coordination store: {fault}")
+
+
+@dataclass(slots=True)
+class StoreWait:
+    """How long one request waits for the coordination store, and whether it did so in vain."""
+
+    ends_ms: int | None = None
+    """By the monotonic clock; None: each call may take a session's time."""
+    silence: str | None = None
+    """Why a call has failed that got no answer."""
+
+    def left_s(self, clock: Clock) -> float | None:
+        """Return how long the next call may take."""
+        if self.ends_ms is None:
+            return None
+        return max(self.ends_ms - clock.monotonic_ms(), MIN_STORE_MS) / 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,23 +155,42 @@ class Context:
     services: Services
     connection: Connection
     header: RequestHeader
+    _store_wait: StoreWait = field(default_factory=StoreWait)
 
     @property
     def version(self) -> int:
         """The request's API version."""
         return self.header.api_version
 
+    def ends_in(self, timeout_ms: int) -> int:
+        """Return when the request's own timeout ends. Its later `in_thread` calls end by then."""
+        clock = self.services.clock
+        self._store_wait.ends_ms = ends_ms = clock.monotonic_ms() + timeout_ms
+        return ends_ms
+
     async def in_thread(self, call: Callable[P, T], *arguments: P.args, **options: P.kwargs) -> T:
-        """Make a call that blocks (on the coordination store, on files) beside the event loop.
+        """Make a call that waits for the coordination store, beside the event loop.
+
+        It is not counted as work: a store that is away must not keep other requests from being
+        taken. If it does not answer one call, the request's later ones are refused at once.
 
         Raises:
             KafkaStorageError, RequestTimedOut: as `store_refusals`; retriable.
         """
-        loop = asyncio.get_running_loop()
+        wait = self._store_wait
         with store_refusals():
-            return await loop.run_in_executor(
-                self.services.blocking, partial(call, *arguments, **options)
-            )
+            if wait.silence is not None:
+                raise Unreachable(wait.silence)
+            try:
+                return await self.services.store_calls.make(
+                    partial(call, *arguments, **options),
+                    size=self.connection.size,
+                    within_s=wait.left_s(self.services.clock),
+                    waiting=self.connection.aside,
+                )
+            except Unreachable as silent:
+                wait.silence = str(silent)
+                raise
 
     async def each(self, make: Callable[[T], R], items: Iterable[T]) -> list[R]:
         """Make the parts of an answer, and let others have their requests handled in between.

@@ -29,6 +29,7 @@ async def update_features(ctx: Context, request: UpdateFeaturesRequest) -> Updat
     times = Counter(one.feature for one in request.feature_updates)
     if "" in times or max(times.values()) > 1:
         return _refused(InvalidRequest("a feature name is empty or appears twice"))
+    ctx.ends_in(request.timeout_ms)
     refusals: dict[str, KafkaError] = {}
     for one in request.feature_updates:
         try:

@@ -7,14 +7,14 @@ request becomes calls, and their outcomes an answer once the cluster shows them.
 from __future__ import annotations
 
 import asyncio
-import math
 import uuid
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import NamedTuple, TypeAlias, TypeVar
+from typing import NamedTuple, TypeAlias
 
 from plog.cluster.metadata_cache import MetadataSnapshot
+from plog.cluster.store import SessionLost, WriteRefused
 from plog.cluster.topic_admin import INTERNAL_TOPICS, MAX_REPLICAS, CreatedTopic, NewTopic
 from plog.errors import (
     ErrorCode,
@@ -29,7 +29,8 @@ from plog.errors import (
     TopicDeletionDisabled,
     UnknownTopicOrPartition,
 )
-from plog.handlers.context import Context, Services, store_refusals
+from plog.handlers.context import Context, Services, store_refusal
+from plog.handlers.deadline import Deadline
 from plog.handlers.registry import handles
 from plog.protocol.messages.topics import (
     CreatableTopic,
@@ -60,63 +61,15 @@ DEFAULT_PARTITIONS = -1
 """As many as the broker's setting says."""
 MAX_NEW_PARTITIONS = 10_000
 """One request may not create more; Kafka's controller has the same bound."""
-CREATED_AT_ONCE = 100
-"""So many topics are created between two looks at whether the broker stops."""
+CREATED_AT_ONCE = 10
+"""So many topics are created between two looks at whether the broker stops, or time is up."""
 DELETION_DISABLED_SINCE = 3
 """From this version of DeleteTopics on, clients know TOPIC_DELETION_DISABLED."""
 LOOK_S = 1.0
 """How long a request waits for a topic to be shown before it asks the store whether it is there."""
 
-T = TypeVar("T")
 Descriptions: TypeAlias = "dict[frozenset[tuple[str, str]], list[CreatableTopicConfigs]]"
 """By a topic's own settings, how it is described: one request's topics share what is alike."""
-
-
-class Deadline:
-    """Until when one request waits for its effects, while its client does.
-
-    What is there already is found after the deadline, too, unless there was no time from the first.
-
-    Raises (every wait):
-        RequestTimedOut: not in time; it goes on all the same.
-    """
-
-    def __init__(self, ctx: Context, timeout_ms: int) -> None:
-        self._ctx = ctx
-        self._has_time = timeout_ms > 0
-        self._ends_ms = ctx.services.clock.monotonic_ms() + timeout_ms
-
-    def _left_s(self, otherwise: str) -> float:
-        if not self._has_time:
-            raise RequestTimedOut(otherwise)
-        return max(self._ends_ms - self._ctx.services.clock.monotonic_ms(), 0) / 1000
-
-    async def until_shown(self, shown: Callable[[MetadataSnapshot], bool], otherwise: str) -> None:
-        """Wait until this broker's clients would see a change."""
-        await self.is_shown_within(math.inf, shown, otherwise)
-
-    async def is_shown_within(
-        self, most_s: float, shown: Callable[[MetadataSnapshot], bool], otherwise: str
-    ) -> bool:
-        """Wait as `until_shown` does, at most `most_s`; return whether it is shown."""
-        left_s = self._left_s(otherwise)
-        with self._ctx.connection.while_open():
-            is_shown = await self._ctx.services.metadata.until(shown, min(left_s, most_s))
-        if not is_shown and left_s <= most_s:
-            raise RequestTimedOut(otherwise)
-        return is_shown
-
-    async def until_done(self, future: asyncio.Future[T], otherwise: str) -> T:
-        """Wait for a future, and return its result."""
-        with self._ctx.connection.while_open():
-            done, _ = await asyncio.wait([future], timeout=self._left_s(otherwise))
-        if not done:
-            raise RequestTimedOut(otherwise)
-        return future.result()
-
-    async def result_of(self, work: Awaitable[T], otherwise: str) -> T:
-        """Wait for work that may itself wait for a disk, and return its result."""
-        return await self.until_done(asyncio.ensure_future(work), otherwise)
 
 
 # -- CreateTopics
@@ -130,12 +83,26 @@ async def create_topics(ctx: Context, request: CreateTopicsRequest) -> CreateTop
     twice = {name for name, times in names.items() if times > 1}
     beyond = _beyond_the_most(ctx.services.settings.broker(), request.topics)
     descriptions: Descriptions = {}
-    results = []
+    results: list[CreatableTopicResult] = []
     for start in range(0, len(request.topics), CREATED_AT_ONCE):
         topics = request.topics[start : start + CREATED_AT_ONCE]
-        results += await ctx.in_thread(
-            _create_some, ctx.services, topics, twice, beyond, descriptions, request.validate_only
-        )
+        found: list[CreatableTopicResult] = []
+        try:
+            await ctx.in_thread(
+                _create_some,
+                ctx.services,
+                topics,
+                found,
+                twice=twice,
+                beyond=beyond,
+                descriptions=descriptions,
+                validate_only=request.validate_only,
+            )
+            results += found
+        except RequestTimedOut as refusal:
+            done = list(found)  # a thread may still be at work on the next
+            results += done
+            results += [_not_created(topic.name, refusal) for topic in topics[len(done) :]]
     if not request.validate_only:
         for at, result in enumerate(results):
             if result.error_code == ErrorCode.NONE:
@@ -169,16 +136,20 @@ def _beyond_the_most(settings: BrokerSettings, topics: Sequence[CreatableTopic])
 def _create_some(
     services: Services,
     topics: Sequence[CreatableTopic],
+    results: list[CreatableTopicResult],
+    *,
     twice: Collection[str],
     beyond: Collection[str],
     descriptions: Descriptions,
     validate_only: bool,
-) -> list[CreatableTopicResult]:
-    """Create topics, or only look whether they could be; blocks.
+) -> None:
+    """Create topics, or only look whether they could be; add what becomes of each to `results`.
 
-    Names that come `twice` cannot, nor what is `beyond` the most partitions of a request.
+    Names that come `twice` cannot, nor what is `beyond` the most partitions of a request. Blocks.
+
+    Raises:
+        Unreachable: the coordination store is silent. It would be for the topics that are left.
     """
-    results = []
     for topic in topics:
         try:
             if topic.name in twice:
@@ -187,12 +158,13 @@ def _create_some(
                 raise PolicyViolation(
                     f"the request creates more than {MAX_NEW_PARTITIONS} partitions"
                 )
-            with store_refusals():
-                created = services.topics.create(_asked(topic), validate_only=validate_only)
-            results.append(_created(services, created, descriptions))
+            created = services.topics.create(_asked(topic), validate_only=validate_only)
+            result = _created(services, created, descriptions)
+        except (WriteRefused, SessionLost) as fault:
+            result = _not_created(topic.name, store_refusal(fault))
         except KafkaError as refusal:
-            results.append(_not_created(topic.name, refusal))
-    return results
+            result = _not_created(topic.name, refusal)
+        results.append(result)
 
 
 def _asked(topic: CreatableTopic) -> NewTopic:
@@ -254,9 +226,7 @@ async def _until_led(
             break
         if is_shown(newest):
             continue
-        if was_shown or not await deadline.result_of(
-            ctx.in_thread(ctx.services.topics.is_there, topic, topic_id), otherwise
-        ):
+        if was_shown or not await ctx.in_thread(ctx.services.topics.is_there, topic, topic_id):
             raise UnknownTopicOrPartition(f"topic {topic!r} was deleted during the request")
     ctx.services.replicas.check_taken_up(topic)
 

@@ -21,7 +21,9 @@ MOST_BYTES_AT_WORK: Final = 4 << 20
 
 
 class Work:
-    """What handlers are at work on: not those that wait for a disk or while their client does.
+    """What handlers are at work on: not those that wait for something else, or for their client.
+
+    A disk, the coordination store and other brokers may be away for long.
 
     There is room for `most` requests, and for more of any size while those at work
     have fewer than `MOST_BYTES_AT_WORK` together: what becomes of a request in Python can

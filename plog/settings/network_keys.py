@@ -163,9 +163,10 @@ class NetworkKeys(Settings):
         "queued.max.requests",
         INT,
         "Maximum number of requests that Python handlers execute at once. Requests "
-        "that only wait for records, acks=all or a slow disk do not count. Further "
-        "requests wait. They also wait while the executing ones exceed 4 MB "
-        "together. Kafka's default is 500.",
+        "that only wait for records, acks=all, a slow disk, ZooKeeper or another broker do "
+        "not count. Further requests wait. They also wait while the executing ones exceed 4 MB "
+        "together. As many requests may wait for ZooKeeper; while it does not answer, further "
+        "ones are refused. Kafka's default is 500.",
         default=100,
         at_least=1,
     )

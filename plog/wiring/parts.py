@@ -26,6 +26,7 @@ from plog.cluster.peer_link import PeerLink, address_of
 from plog.cluster.peers import Peers
 from plog.cluster.producer_ids import ProducerIds
 from plog.cluster.replica_manager import ReplicaManager
+from plog.cluster.store_calls import StoreCalls
 from plog.cluster.topic_admin import INTERNAL_TOPICS, MAX_REPLICAS, TopicAdmin
 from plog.handlers.context import Services
 from plog.runtime.purgatory import Purgatory
@@ -81,6 +82,11 @@ def make_parts(
     features = Features(store)
     undo.callback(features.stop)
     producer_ids = ProducerIds(store, cluster.broker_id)
+    store_calls = StoreCalls(
+        most=base.static.queued_max_requests,
+        patience_s=base.static.zookeeper_session_timeout_ms / 1000,
+    )
+    undo.callback(store_calls.stop)
     peers = partial(_make_peers, base, metadata, addresses, undo)
     coordinators = make_coordinators(
         base,
@@ -119,10 +125,10 @@ def make_parts(
         groups=coordinators.groups,
         transactions=coordinators.transactions,
         verifier=coordinators.verifier,
+        store_calls=store_calls,
     )
     undo.callback(services.expanders.shutdown)
     undo.callback(services.orders.shutdown)
-    undo.callback(services.blocking.shutdown)
     member = Member(
         store,
         registration=registration,

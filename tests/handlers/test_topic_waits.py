@@ -15,7 +15,8 @@ from plog.cluster.control_fence import ControlFence
 from plog.cluster.metadata_cache import MetadataCache, MetadataSnapshot
 from plog.errors import RequestTimedOut, UnknownTopicOrPartition
 from plog.handlers import topics
-from plog.handlers.topics import Deadline, _until_led
+from plog.handlers.deadline import Deadline
+from plog.handlers.topics import _until_led
 from tests.cluster.test_metadata_cache import ID, OTHER, tell
 
 HOUR_MS = 3_600_000
@@ -41,6 +42,7 @@ def wait(
             topics=SimpleNamespace(is_there=is_there),
         ),
         in_thread=in_thread,
+        ends_in=lambda timeout_ms: timeout_ms,
         connection=SimpleNamespace(while_open=contextlib.nullcontext),
     )
 
