@@ -41,6 +41,19 @@ class ProducerIds:
             self._next += 1
             return self._next - 1
 
+    def spare(self) -> int | None:
+        """Return an id of the present block without a call of the store; None: `next` needs one."""
+        # Whoever holds the lock may wait for the store, because the block is used up.
+        if not self._lock.acquire(blocking=False):
+            return None
+        try:
+            if self._next == self._end:
+                return None
+            self._next += 1
+            return self._next - 1
+        finally:
+            self._lock.release()
+
     def take_block(self, broker_id: int, broker_epoch: int) -> ProducerIdBlock:
         """Take a block for another broker.
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 from plog.cluster.led_transactions import LedTransactions
 from plog.cluster.metadata_cache import MetadataCache
@@ -87,7 +87,7 @@ class TxnCoordinator:
         txn_partitions: reaches all partitions, wherever their leaders are.
         trusted_time: the time by which transactional ids and loaded transactions expire.
         partitions: returns the number of partitions that `__transaction_state` has or will have.
-        new_producer_id: returns an unused producer id; blocks, and raises KafkaError.
+        new_producer_id: returns an unused producer id. Raises KafkaError, StoreError.
         marker_written: called for each marker once it is durable.
         loads: as for `Shards`.
     """
@@ -104,7 +104,7 @@ class TxnCoordinator:
         clock: Clock,
         trusted_time: TrustedTime,
         partitions: Callable[[], int],
-        new_producer_id: Callable[[], int],
+        new_producer_id: Callable[[], Awaitable[int]],
         marker_written: MarkerWritten,
         loads: LoadQueue | None = None,
     ) -> None:
@@ -315,7 +315,7 @@ class TxnCoordinator:
         if txn is not None and not txn.needs_producer_id:
             return NO_PRODUCER_ID
         try:
-            return await asyncio.to_thread(self._new_producer_id)
+            return await self._new_producer_id()
         except (WriteRefused, SessionLost, Unreachable) as refused:
             raise CoordinatorNotAvailable(f"the coordination store: {refused}") from refused
 

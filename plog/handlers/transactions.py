@@ -83,7 +83,9 @@ async def _init(ctx: Context, request: InitProducerIdRequest) -> TxnAnswer:
     if request.transactional_id is None:
         # One that names its id wants to go on after an error it could not resolve (KIP-360). It
         # gets a new id all the same: nobody tracks epochs without a transactional id.
-        producer_id = await ctx.in_thread(ctx.services.producer_ids.next)
+        producer_id = ctx.services.producer_ids.spare()
+        if producer_id is None:
+            producer_id = await ctx.in_thread(ctx.services.producer_ids.next)
         return TxnAnswer(ErrorCode.NONE, Producer(producer_id, FIRST_EPOCH))
     _check_transactional_id(request.transactional_id)
     longest_ms = ctx.services.settings.broker().transaction_max_timeout_ms

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from functools import partial
 from typing import NamedTuple
@@ -12,7 +12,6 @@ from plog.cluster.led_transactions import LedTransactions
 from plog.cluster.metadata_cache import MetadataCache
 from plog.cluster.own_appends import OwnAppends
 from plog.cluster.peers import Peers
-from plog.cluster.producer_ids import ProducerIds
 from plog.cluster.replica_manager import ReplicaManager
 from plog.coordinator.group_coordinator import OFFSETS_TOPIC, GroupCoordinator
 from plog.coordinator.load_queue import LoadQueue
@@ -39,7 +38,7 @@ def make_coordinators(
     replicas: ReplicaManager,
     metadata: MetadataCache,
     purgatory: Purgatory[TopicPartition],
-    producer_ids: ProducerIds,
+    new_producer_id: Callable[[], Awaitable[int]],
     undo: AsyncExitStack,
 ) -> Coordinators:
     """Make both coordinators, which hear from now on what this broker leads.
@@ -90,7 +89,7 @@ def make_coordinators(
             TRANSACTIONS_TOPIC,
             static.transaction_state_log_num_partitions,
         ),
-        new_producer_id=producer_ids.next,
+        new_producer_id=new_producer_id,
         marker_written=groups.on_marker,
         loads=loads,
     )

@@ -94,7 +94,7 @@ def make_parts(
         replicas=replicas,
         metadata=metadata,
         purgatory=purgatory,
-        producer_ids=producer_ids,
+        new_producer_id=partial(_new_producer_id, producer_ids, store_calls),
         undo=undo,
     )
     _follow_settings(base, replicas, fast_path)
@@ -142,6 +142,11 @@ def make_parts(
         timeout_ms=cluster.session_timeout_ms,
     )
     return Parts(services, member, fast_path, peers("controller"))
+
+
+async def _new_producer_id(ids: ProducerIds, calls: StoreCalls) -> int:
+    spare = ids.spare()
+    return await calls.make(ids.next) if spare is None else spare
 
 
 def _make_peers(

@@ -117,6 +117,10 @@ class Led:
             self.given.pop((at, producer_id), None)
 
 
+async def producer_id_100() -> int:
+    return 100
+
+
 def scene(
     metadata: Metadata,
     appends: Appends,
@@ -147,7 +151,7 @@ def scene(
         clock=clock,
         trusted_time=TrustedTime(clock),
         partitions=lambda: 1,
-        new_producer_id=lambda: 100,
+        new_producer_id=producer_id_100,
         marker_written=lambda *_: None,
     )
     shard = TxnShard(0, 1)
@@ -393,7 +397,7 @@ def test_producer_id_that_the_store_refuses_is_asked_for_again(why: type[StoreEr
     async def run() -> None:
         made, _ = scene(Metadata(), Appends())
 
-        def refused() -> int:
+        async def refused() -> int:
             raise why("no space left on device")
 
         made._new_producer_id = refused

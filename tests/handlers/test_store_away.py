@@ -194,6 +194,10 @@ def idempotent(_: int, __: int) -> Struct:
     return InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1000)
 
 
+def transactional(number: int, _: int) -> Struct:
+    return InitProducerIdRequest(transactional_id=f"id{number}", transaction_timeout_ms=1000)
+
+
 KINDS = {
     "CreateTopics": Kind(creating, 5),
     "CreatePartitions": Kind(growing, 1),
@@ -204,6 +208,7 @@ KINDS = {
     "Metadata": Kind(auto_creating, 4),
     "FindCoordinator": Kind(finding, 1),
     "InitProducerId": Kind(idempotent, 1),
+    "InitProducerId of a transactional id": Kind(transactional, 1, coordinates_transactions=True),
 }
 AT_A_TIME = ListOffsetsPartition(partition_index=0, timestamp=1)
 OTHERS: dict[str, tuple[Struct, int]] = {
@@ -338,3 +343,11 @@ def test_other_requests_end_within_a_sessions_time(away: Away, tmp_path: Path, n
         assert {*codes_of(answer)} & {TIMED_OUT, ErrorCode.COORDINATOR_NOT_AVAILABLE}
     finally:
         running.stop()
+
+
+def test_producer_ids_of_the_present_block_need_no_store(running: Running, away: Away) -> None:
+    (first,) = ask_alone(running.port, idempotent(0, 0), 1)
+    with away.hanging():
+        (second,) = ask_alone(running.port, idempotent(0, 0), 1)
+    assert (second.error_code, second.producer_id) == (ErrorCode.NONE, first.producer_id + 1)
+    assert away.calls == 0
