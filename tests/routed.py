@@ -95,10 +95,18 @@ class Routed:
     Args:
         ports: those of the brokers, in the order of their ids.
         home: the id of the broker that is asked for coordinators and leaders, if it runs.
+        timeout_ms: how long each response may take.
     """
 
-    def __init__(self, ports: Sequence[int], *, client_id: str = "test", home: int = 0) -> None:
-        self._ports, self._client_id = ports, client_id
+    def __init__(
+        self,
+        ports: Sequence[int],
+        *,
+        client_id: str = "test",
+        home: int = 0,
+        timeout_ms: int = WAIT_MS,
+    ) -> None:
+        self._ports, self._client_id, self._timeout_ms = ports, client_id, timeout_ms
         self._order = [*range(home, len(ports)), *range(home)]
         self._speakers: dict[int, Speaker] = {}
 
@@ -141,7 +149,10 @@ class Routed:
             if speaker is not None:
                 speaker.close()
             speaker = self._speakers[broker_id] = Speaker(
-                "127.0.0.1", self._ports[broker_id], client_id=self._client_id, timeout_ms=WAIT_MS
+                "127.0.0.1",
+                self._ports[broker_id],
+                client_id=self._client_id,
+                timeout_ms=self._timeout_ms,
             )
         return speaker
 

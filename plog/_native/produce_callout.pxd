@@ -6,6 +6,7 @@ from plog._native.reactor_types cimport Request
 cdef class ProduceCallout(Callout):
     cdef readonly int acks
     cdef readonly object transactional_id
+    cdef readonly int timeout_ms
     cdef object _frame
 
 

@@ -38,3 +38,4 @@ class ProduceCallout(Callout[AskedPartition, Written | Refusal]):
 
     acks: int
     transactional_id: str | None
+    timeout_ms: int

@@ -82,6 +82,7 @@ cdef ProduceCallout produce_callout_about(object owner, Request* request, object
     callout.acks = call.acks
     callout.version = call.head.version
     callout.transactional_id = text_of(call.writer.transactional_id, call.writer.transactional_id_size)
+    callout.timeout_ms = call.timeout_ms
     callout.count = parts_in(&request.progress, ASKED)
     return callout
 

@@ -28,6 +28,7 @@ class Peers:
     Args:
         listener: the name of the listener between brokers.
         purpose: names the threads.
+        timeout_ms: how long a response may take.
     """
 
     def __init__(
@@ -37,7 +38,7 @@ class Peers:
         broker_id: int,
         listener: str,
         purpose: str,
-        timeout_ms: int = 30_000,
+        timeout_ms: int,
     ) -> None:
         self._metadata = metadata
         self._broker_id = broker_id

@@ -31,8 +31,11 @@ class PeerBatches(Generic[Q, A]):
         self._waiting: dict[int, list[tuple[Q, asyncio.Future[A]]]] = {}
         self._tasks: dict[int, asyncio.Task[None]] = {}
 
-    async def ask(self, broker_id: int, question: Q) -> A:
+    async def ask(self, broker_id: int, question: Q, *, within_s: float | None = None) -> A:
         """Return a broker's answer.
+
+        Args:
+            within_s: how long it may take; None: as long as `send` does.
 
         Raises:
             KafkaError: the broker refuses the question, or does not answer: then it may have
@@ -42,15 +45,23 @@ class PeerBatches(Generic[Q, A]):
         self._waiting.setdefault(broker_id, []).append((question, answered))
         if broker_id not in self._tasks:
             self._tasks[broker_id] = asyncio.create_task(self._send_all(broker_id))
-        return await answered
+        try:
+            await asyncio.wait([answered], timeout=within_s)
+            if not answered.done():
+                raise RequestTimedOut(f"broker {broker_id} does not answer within {within_s:g} s")
+            return answered.result()
+        finally:
+            answered.cancel()
 
     async def _send_all(self, broker_id: int) -> None:
         try:
             while waiting := self._waiting.pop(broker_id, []):
-                batch, rest = waiting[:MAX_BATCH], waiting[MAX_BATCH:]
+                wanted = [one for one in waiting if not one[1].done()]  # callers give up
+                batch, rest = wanted[:MAX_BATCH], wanted[MAX_BATCH:]
                 if rest:
                     self._waiting[broker_id] = rest
-                await self._send_batch(broker_id, batch)
+                if batch:
+                    await self._send_batch(broker_id, batch)
         finally:
             del self._tasks[broker_id]
 

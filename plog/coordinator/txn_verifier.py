@@ -1,7 +1,7 @@
 """Asks the coordinator of a transactional id about the first write of a transaction (KIP-890).
 
-Owns which broker that is, and AddPartitionsToTxn in the form that brokers send. Several questions
-to one coordinator go in one request. For the event loop's thread.
+Owns which broker that is, how long it may take, and AddPartitionsToTxn in the form that brokers
+send. Several questions to one coordinator go in one request. For the event loop's thread.
 """
 
 from __future__ import annotations
@@ -29,6 +29,21 @@ from plog.types import TopicPartition
 
 BROKERS_SEND = 5
 """The version of AddPartitionsToTxn between brokers; clients send 3 and below."""
+TIMEOUT_MS = 10_000
+"""How long a coordinator may take. To write down that partitions join, it may itself take
+offsets.commit.timeout.ms, 5 s by default. A producer waits for 30 s by default, and then sends its
+request again, to wait again."""
+MIN_TIMEOUT_MS = 1_000
+
+
+def patience_s(request_timeout_ms: int | None) -> float:
+    """Return how long a coordinator may take, so that the request that asks is answered in time.
+
+    At most half of the request's own timeout: the rest is for its write.
+    """
+    if request_timeout_ms is None:
+        return TIMEOUT_MS / 1000
+    return min(max(request_timeout_ms // 2, MIN_TIMEOUT_MS), TIMEOUT_MS) / 1000
 
 
 class Question(NamedTuple):
@@ -60,9 +75,17 @@ class TxnVerifier:
         self._batches: PeerBatches[Question, ErrorCode | Missing] = PeerBatches(self._send)
 
     async def verify(
-        self, transactional_id: str, producer: Producer, partitions: Iterable[TopicPartition]
+        self,
+        transactional_id: str,
+        producer: Producer,
+        partitions: Iterable[TopicPartition],
+        *,
+        timeout_ms: int | None = None,
     ) -> ErrorCode | Missing:
         """Return the partitions that are not in a producer's open transaction, or an error.
+
+        Args:
+            timeout_ms: of the request that asks.
 
         Raises KafkaError: the coordinator cannot be asked now.
         """
@@ -70,14 +93,22 @@ class TxnVerifier:
         if coordinator == self._broker_id:
             return self._here.verify(transactional_id, producer, partitions)
         question = Question(transactional_id, producer, frozenset(partitions), False)
-        return await self._batches.ask(coordinator, question)
+        return await self._batches.ask(coordinator, question, within_s=patience_s(timeout_ms))
 
     async def join(
-        self, transactional_id: str, producer: Producer, partitions: Iterable[TopicPartition]
+        self,
+        transactional_id: str,
+        producer: Producer,
+        partitions: Iterable[TopicPartition],
+        *,
+        timeout_ms: int | None = None,
     ) -> ErrorCode:
         """Have partitions join a producer's transaction.
 
-        Raises KafkaError: the coordinator cannot be asked now.
+        Args:
+            timeout_ms: of the request that asks.
+
+        Raises KafkaError: the coordinator cannot be asked now. They may join all the same.
         """
         coordinator = self._coordinator_of(transactional_id)
         if coordinator == self._broker_id:
@@ -85,7 +116,7 @@ class TxnVerifier:
                 transactional_id, producer, partitions, client_version=EPOCH_PER_TRANSACTION
             )
         question = Question(transactional_id, producer, frozenset(partitions), True)
-        answer = await self._batches.ask(coordinator, question)
+        answer = await self._batches.ask(coordinator, question, within_s=patience_s(timeout_ms))
         return answer if isinstance(answer, ErrorCode) else ErrorCode.NONE
 
     def _coordinator_of(self, transactional_id: str) -> int:

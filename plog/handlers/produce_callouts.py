@@ -99,23 +99,21 @@ async def decide(ctx: Context, callout: ProduceCallout) -> Decided:
         CloseConnection: one is refused, and the client wants no response.
     """
     asked = [Asked(TopicPartition(one.topic, one.partition), one.records) for one in callout.asked]
-    outcomes = await append_all(ctx, callout.acks, callout.transactional_id, asked)
+    asked = await _with_permission(ctx, callout, asked)
+    outcomes = await append_all(ctx, callout.acks, asked)
     refusals = [one for one in outcomes if isinstance(one, Refusal)]
     if callout.acks == ACKS_NONE and refusals:
         raise CloseConnection(f"produce with acks=0 failed: {_text(refusals[0])}")
     return Decided(outcomes, endpoints_of(ctx, (one.leader_id for one in refusals)))
 
 
-async def append_all(
-    ctx: Context, acks: int, transactional_id: str | None, asked: list[Asked]
-) -> list[Outcome]:
+async def append_all(ctx: Context, acks: int, asked: list[Asked]) -> list[Outcome]:
     """Append the batches in the order of the request, each where no other request waits for it.
 
     The threads that expand batches never wait for a disk: those of other disks are among them. For
     a disk that is known to be slow its thread expands them, one at a time, so that batches that
     were made for it do not pile up before it.
     """
-    asked = await _with_permission(ctx, transactional_id, asked)
     replicas = ctx.services.replicas
 
     def log_of(one: Asked) -> Log | None:
@@ -148,12 +146,12 @@ async def _append_in_turn(
 
 
 async def _with_permission(
-    ctx: Context, transactional_id: str | None, asked: list[Asked]
+    ctx: Context, callout: ProduceCallout, asked: list[Asked]
 ) -> list[Asked]:
     """Ask the coordinator about batches that would begin a transaction in their partition."""
     if not any(map(_is_transactional, asked)):
         return asked
-    if transactional_id is None:
+    if callout.transactional_id is None:
         # A request without the id may write nothing of a transaction: as in Kafka, all is refused.
         refusal = TransactionalIdAuthorizationFailed(
             "a transactional batch needs a transactional id"
@@ -181,12 +179,13 @@ async def _with_permission(
     for producer, partitions in wanted.items():
         permissions |= await permission_to_begin(
             ctx,
-            transactional_id,
+            callout.transactional_id,
             producer,
             partitions,
             way=Way.PRODUCE,
             joins=joins,
             may_abort=ctx.version >= ABORTABLE_SINCE,
+            timeout_ms=callout.timeout_ms,
         )
     return [one._replace(permission=permissions.get(one.at)) for one in asked]
 

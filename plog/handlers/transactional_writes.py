@@ -52,6 +52,7 @@ async def permission_to_begin(
     way: Way,
     joins: bool,
     may_abort: bool,
+    timeout_ms: int | None = None,
 ) -> dict[TopicPartition, Permission]:
     """Ask the coordinator, and return each partition's guard, approved, or why it is refused.
 
@@ -59,9 +60,12 @@ async def permission_to_begin(
         way: which kind of request it is that asks.
         joins: the partitions are to join the transaction; otherwise they must have done so.
         may_abort: the client knows TRANSACTION_ABORTABLE.
+        timeout_ms: of the request.
     """
     try:
-        found = await _ask(ctx, transactional_id, producer, asked, way=way, joins=joins)
+        found = await _ask(
+            ctx, transactional_id, producer, asked, way=way, joins=joins, timeout_ms=timeout_ms
+        )
     except BaseException:
         for log, guard in asked.values():
             log.transactions.refuse(guard)
@@ -92,14 +96,16 @@ async def _ask(
     *,
     way: Way,
     joins: bool,
+    timeout_ms: int | None,
 ) -> KafkaError | frozenset[TopicPartition]:
     """Return the partitions that are not in the transaction, or why it has none."""
     if not transactional_id:
         return InvalidRequest("the transactional id is empty")
     if joins:
-        return await _join(ctx, transactional_id, producer, asked) or frozenset()
+        refusal = await _join(ctx, transactional_id, producer, asked, timeout_ms)
+        return refusal or frozenset()
     late = late_of(ctx, transactional_id, producer, way, asked)
-    return late or await _missing(ctx, transactional_id, producer, asked)
+    return late or await _missing(ctx, transactional_id, producer, asked, timeout_ms)
 
 
 def late_of(
@@ -133,11 +139,14 @@ async def _missing(
     ctx: Context,
     transactional_id: str,
     producer: Producer,
-    asked: Mapping[TopicPartition, tuple[Log, TxnGuard]],
+    asked: Iterable[TopicPartition],
+    timeout_ms: int | None,
 ) -> KafkaError | frozenset[TopicPartition]:
     try:
         with ctx.connection.aside():
-            found = await ctx.services.verifier.verify(transactional_id, producer, asked)
+            found = await ctx.services.verifier.verify(
+                transactional_id, producer, asked, timeout_ms=timeout_ms
+            )
     except KafkaError as refusal:
         found = ErrorCode(refusal.code)
     if not isinstance(found, ErrorCode):
@@ -146,11 +155,17 @@ async def _missing(
 
 
 async def _join(
-    ctx: Context, transactional_id: str, producer: Producer, asked: Iterable[TopicPartition]
+    ctx: Context,
+    transactional_id: str,
+    producer: Producer,
+    asked: Iterable[TopicPartition],
+    timeout_ms: int | None,
 ) -> KafkaError | None:
     try:
         with ctx.connection.aside():
-            error = await ctx.services.verifier.join(transactional_id, producer, asked)
+            error = await ctx.services.verifier.join(
+                transactional_id, producer, asked, timeout_ms=timeout_ms
+            )
     except KafkaError as refusal:
         error = ErrorCode(refusal.code)
     if error is ErrorCode.NONE:

@@ -17,7 +17,7 @@ from plog.coordinator.group_coordinator import OFFSETS_TOPIC, GroupCoordinator
 from plog.coordinator.load_queue import LoadQueue
 from plog.coordinator.txn_coordinator import TRANSACTIONS_TOPIC, TxnCoordinator
 from plog.coordinator.txn_partitions import TxnPartitions
-from plog.coordinator.txn_verifier import TxnVerifier
+from plog.coordinator.txn_verifier import TIMEOUT_MS, TxnVerifier
 from plog.runtime.purgatory import Purgatory
 from plog.types import TopicPartition
 from plog.wiring.base import Base
@@ -34,7 +34,7 @@ class Coordinators(NamedTuple):
 def make_coordinators(
     base: Base,
     *,
-    peers: Callable[[str], Peers],
+    peers: Callable[..., Peers],
     replicas: ReplicaManager,
     metadata: MetadataCache,
     purgatory: Purgatory[TopicPartition],
@@ -44,7 +44,7 @@ def make_coordinators(
     """Make both coordinators, which hear from now on what this broker leads.
 
     Args:
-        peers: returns the other brokers, for a purpose.
+        peers: returns the other brokers, for a purpose, and with a timeout.
     """
     static, clock, broker_id = base.static, base.clock, base.cluster.broker_id
     loop = asyncio.get_running_loop()
@@ -96,7 +96,10 @@ def make_coordinators(
     undo.callback(transactions.close)
     replicas.on_leadership(transactions.shards.on_leadership)
     verifier = TxnVerifier(
-        broker_id, here=transactions, metadata=metadata, peers=peers("verification by")
+        broker_id,
+        here=transactions,
+        metadata=metadata,
+        peers=peers("verification by", timeout_ms=TIMEOUT_MS),
     )
     return Coordinators(groups, transactions, verifier)
 

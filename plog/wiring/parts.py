@@ -37,7 +37,8 @@ from plog.wiring.base import Base
 from plog.wiring.coordinators import make_coordinators
 
 CHANNEL_TIMEOUT_MS = 30_000
-"""How long a broker may take to obey an order before the controller sends it again."""
+"""How long a broker may take to obey an order, before the controller sends it again, or to answer
+another one."""
 ASK_AGAIN_MS = 2_000
 """How often it is seen whether replicas that a full disk refused can be taken up."""
 
@@ -150,13 +151,20 @@ async def _new_producer_id(ids: ProducerIds, calls: StoreCalls) -> int:
 
 
 def _make_peers(
-    base: Base, metadata: MetadataCache, addresses: Addresses, undo: AsyncExitStack, purpose: str
+    base: Base,
+    metadata: MetadataCache,
+    addresses: Addresses,
+    undo: AsyncExitStack,
+    purpose: str,
+    *,
+    timeout_ms: int = CHANNEL_TIMEOUT_MS,
 ) -> Peers:
     made = Peers(
         metadata,
         broker_id=base.cluster.broker_id,
         listener=addresses.inter_broker_listener,
         purpose=purpose,
+        timeout_ms=timeout_ms,
     )
     undo.callback(made.close)
     return made

@@ -95,6 +95,41 @@ def test_caller_that_gives_up_does_not_disturb_the_others() -> None:
     asyncio.run(scenario())
 
 
+def test_broker_that_hangs_fails_each_question_in_its_time_and_gets_no_late_ones() -> None:
+    async def scenario() -> None:
+        peer = Peer()
+        batches: PeerBatches[int, int] = PeerBatches(peer.send)
+        sent = asyncio.create_task(batches.ask(1, 2, within_s=0.01))
+        await asyncio.sleep(0)
+        (patient,) = await ask_all(batches, 1, [6])
+        for asked in sent, batches.ask(1, 4, within_s=0.01):
+            with pytest.raises(RequestTimedOut, match=r"broker 1 does not answer within 0\.01 s"):
+                await asked
+        peer.may_answer.set()
+        async with asyncio.timeout(WAIT_S):
+            assert await patient == 12
+        assert [numbers for _, numbers in peer.sent if numbers != [2]] == [[6]]
+
+    asyncio.run(scenario())
+
+
+def test_no_request_is_sent_if_every_caller_has_given_up() -> None:
+    async def scenario() -> None:
+        peer = Peer()
+        batches: PeerBatches[int, int] = PeerBatches(peer.send)
+        (first,) = await ask_all(batches, 1, [2])
+        await asyncio.sleep(0)
+        with pytest.raises(RequestTimedOut):
+            await batches.ask(1, 4, within_s=0.01)
+        peer.may_answer.set()
+        assert await first == 4
+        await asyncio.sleep(0)
+        assert await batches.ask(1, 6) == 12
+        assert peer.sent == [(1, [2]), (1, [6])]
+
+    asyncio.run(scenario())
+
+
 def test_request_is_bounded() -> None:
     async def scenario() -> None:
         peer = Peer()

@@ -62,13 +62,13 @@ class Speaker(Connection):
         return self.call(request, response, version=version, wait_ms=wait_ms)
 
 
-def speak(port: int, *, client_id: str = "test") -> Speaker | Routed:
+def speak(port: int, *, client_id: str = "test", timeout_ms: int = WAIT_MS) -> Speaker | Routed:
     ports = several_brokers.ports_of(port)
     if len(ports) > 1:
         from tests.routed import Routed  # it imports this module
 
-        return Routed(ports, client_id=client_id)
-    return Speaker("127.0.0.1", port, client_id=client_id, timeout_ms=WAIT_MS)
+        return Routed(ports, client_id=client_id, timeout_ms=timeout_ms)
+    return Speaker("127.0.0.1", port, client_id=client_id, timeout_ms=timeout_ms)
 
 
 # -- records

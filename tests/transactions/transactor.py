@@ -29,6 +29,7 @@ from tests.committed import kept_records
 from tests.coordinator.conftest import TRANSACTION, await_coordinator
 from tests.handlers.wire import (
     NOW_MS,
+    WAIT_MS,
     Speaker,
     fetch_request,
     fetched,
@@ -137,6 +138,7 @@ class Transactor:
         transactional_id: str | None = "",
         codec: int = 0,
         timestamp: int = NOW_MS,
+        timeout_ms: int = WAIT_MS,
     ) -> PartitionProduceResponse:
         """Send a batch of the transaction, numbered on unless it is given a number."""
         first = self.sequences.get(at, 0) if sequence is None else sequence
@@ -148,7 +150,7 @@ class Transactor:
             transactional=True,
             codec=codec,
         )
-        request = produce_request([(*at, batch)])
+        request = produce_request([(*at, batch)], timeout_ms=timeout_ms)
         request.transactional_id = (
             self.transactional_id if transactional_id == "" else transactional_id
         )
