@@ -1,8 +1,8 @@
 """What this broker asks other brokers: one attempt each, the response as a future.
 
-Owns a thread and a connection for each broker that was asked, and where brokers listen. Requests to
-one broker go in order, each after the response to the one before. A caller that needs more at a
-time has `Peers` of its own. Never retries.
+Owns a thread and a connection for each broker that was asked and is still registered, and where
+brokers listen. Requests to one broker go in order, each after the response to the one before. A
+caller that needs more at a time has `Peers` of its own. Never retries.
 """
 
 from __future__ import annotations
@@ -48,6 +48,7 @@ class Peers:
         self._lock = threading.Lock()
         self._peers: dict[int, _Peer] = {}
         self._is_closed = False
+        self._follow_no_more = metadata.subscribe(lambda _: self._drop_gone())
 
     def ask(
         self, broker_id: int, request: Struct, response: type[R], *, at_most: int | None = None
@@ -64,6 +65,11 @@ class Peers:
                 return future
             peer = self._peers.get(broker_id)
             if peer is None:
+                try:
+                    self._address(broker_id)
+                except BrokerNotAvailable as unknown:
+                    future.set_exception(unknown)
+                    return future
                 link = PeerLink(
                     self._broker_id,
                     partial(self._address, broker_id),
@@ -75,10 +81,19 @@ class Peers:
 
     def close(self) -> None:
         """Have every question fail that is not answered, and end the threads."""
+        self._follow_no_more()
         with self._lock:
             self._is_closed = True
             peers = list(self._peers.values())
         for peer in peers:
+            peer.close()
+
+    def _drop_gone(self) -> None:
+        """End the threads of brokers that are not registered any more; their questions fail."""
+        with self._lock:
+            known = self._metadata.snapshot.brokers
+            gone = [self._peers.pop(one) for one in [*self._peers] if one not in known]
+        for peer in gone:
             peer.close()
 
     def _address(self, broker_id: int) -> Address:
