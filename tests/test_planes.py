@@ -47,6 +47,8 @@ ONE_PLANE = {
     "handlers/test_fast_*.py": "of the fast path alone",
     "coordinator/*": "commits offsets, and neither writes nor reads records",
     "handlers/test_large_answers.py": "sends no records",
+    "handlers/test_store_away.py": "sends no records",
+    "handlers/test_waiting_handlers.py": "sends no records",
     "module_trace.py": "of the fast path alone",
     "ops/test_adoption.py": "sends no records",
     "ops/test_coordinator_metrics.py": "counts what coordinators do",

@@ -43,7 +43,7 @@ class ProducerIds:
 
     def spare(self) -> int | None:
         """Return an id of the present block without a call of the store; None: `next` needs one."""
-        # Whoever holds the lock may wait for the store, because the block is used up.
+        # If the block is used up, the thread that holds the lock may wait for the store.
         if not self._lock.acquire(blocking=False):
             return None
         try:

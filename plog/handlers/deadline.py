@@ -17,7 +17,7 @@ T = TypeVar("T")
 class Deadline:
     """Until when one request waits for its effects, while its client does.
 
-    What is there already is found after the deadline, too, unless there was no time from the first.
+    An effect that is visible already is found after the deadline, too, unless the timeout was 0.
 
     Raises (every wait):
         RequestTimedOut: not in time; it goes on all the same.

@@ -17,7 +17,7 @@ LONG_S = 600.0
 
 
 class Scene:
-    """A store that is silent until it is told to answer."""
+    """A store that is silent until `answer`."""
 
     def __init__(self, most: int, patience_s: float = LONG_S) -> None:
         self.calls = StoreCalls(most=most, patience_s=patience_s)
