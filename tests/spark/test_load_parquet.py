@@ -27,6 +27,7 @@ from plog.types import TopicPartition
 from tests.agreement.harness import run_seed
 from tests.planes import Plane
 from tests.servers import BrokerProcess
+from tests.several_brokers import until_topic_is_known
 from tests.spark.activity_jobs import share
 from tests.spark.driver import Driver
 from tests.spark.jvm import by_itself
@@ -281,19 +282,21 @@ def test_records_that_the_log_has_lost_stay_until_it_is_loaded_again(
         warehouse = Warehouse(spark, broker, job, tmp_path / "warehouse")
         with Admin(broker.bootstrap) as admin:
             admin.create_topic("t", partitions=1, configs={"retention.ms": "-1"})
+        until_topic_is_known(broker.bootstrap, "t")
 
         def send(numbers: range) -> None:
             with Producer(broker.bootstrap) as producer:
                 for number in numbers:
                     producer.send("t", b"%d" % number, timestamp_ms=T0_MS)
 
-        (segment,) = tmp_path.glob("data0/t-0/*.log")
+        log = broker.partition_dir("t-0")
+        (segment,) = log.glob("*.log")
         send(range(5))
         size = segment.stat().st_size
         send(range(5, 10))
         assert warehouse.load("t") == 10
         broker.kill()
-        (tmp_path / "data0" / "durable-ends").unlink()  # else it would be offline, and say why
+        (log.parent / "durable-ends").unlink()  # else it would be offline, and say why
         os.truncate(segment, size)
         broker.start()
         with pytest.raises(DataLoss, match="loaded up to offset 10, but now has offsets 0 to 5"):
