@@ -27,6 +27,7 @@ ONE_BROKER: dict[str, tuple[str, ...]] = {
         "tests/compat/test_fast_share.py",
         "tests/spark/test_stream_source.py::test_idle_stream_asks_little_and_wakes_at_once",
     ),
+    "the benchmark's generator writes to a single broker": ("tests/spark/test_benchmark.py",),
     "one broker stands for three already": (
         "tests/spark/test_stream_source.py::test_fetches_wait_at_every_leader_and_stay_there",
     ),
