@@ -17,12 +17,15 @@ from plog.protocol.schema import Struct
 R = TypeVar("R", bound=Struct)
 
 CLIENT_ID = "plog-broker-{}"
+MAX_DIGITS = 10
+"""Of a broker id, which is an int32."""
 
 
-def is_broker(client_id: str) -> bool:
-    """Return whether a request names a broker as its sender."""
+def broker_of(client_id: str) -> int | None:
+    """Return the broker that a request names as its sender, if it names one."""
     prefix, _, number = client_id.rpartition("-")
-    return prefix == CLIENT_ID.rpartition("-")[0] and number.isdecimal()
+    is_broker = prefix == CLIENT_ID.rpartition("-")[0] and number.isascii() and number.isdecimal()
+    return int(number) if is_broker and len(number) <= MAX_DIGITS else None
 
 
 class Address(NamedTuple):

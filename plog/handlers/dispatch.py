@@ -22,6 +22,7 @@ from plog.handlers.context import Context, Services
 from plog.handlers.registry import Answer, Handler
 from plog.handlers.request_log import is_logged, log_request
 from plog.handlers.response_errors import ResponseErrors, errors_of
+from plog.handlers.sender_claims import SenderClaims
 from plog.network.connections import Connection
 from plog.network.control_plane import NO_REPLY, CloseConnection, Decided, Reply
 from plog.protocol import codec, framing
@@ -100,7 +101,7 @@ class Dispatcher:
                 frame,
                 pos,
                 most_elements=framing.MAX_BROKER_REQUEST_ELEMENTS
-                if handler.between_brokers
+                if handler.between_brokers and self._claims.is_order(header, frame, pos)
                 else framing.MOST_REQUEST_ELEMENTS,
             )
         except InvalidRequest as fault:
@@ -137,7 +138,18 @@ class Dispatcher:
         if not connection.listener.is_inter_broker or len(frame) < _API_KEY.size:
             return False
         (api_key,) = _API_KEY.unpack_from(frame)
-        return api_key in self._urgent
+        if api_key not in self._urgent:
+            return False
+        try:
+            header, pos = framing.decode_request_header(frame)
+        except InvalidRequest:
+            return False
+        return self._claims.is_of_broker(header, frame, pos)
+
+    @property
+    def _claims(self) -> SenderClaims:
+        services = self._services
+        return SenderClaims(services.fence.broker_epoch, services.metadata.snapshot.brokers)
 
     def _check_between_brokers(self, connection: Connection, handler: Handler) -> None:
         name = handler.request.__name__

@@ -9,7 +9,7 @@ from collections.abc import Container, Sequence
 from itertools import groupby
 from operator import attrgetter
 
-from plog.cluster.peer_link import is_broker
+from plog.cluster.peer_link import broker_of
 from plog.coordinator.topic_regex import Pattern
 from plog.coordinator.txn import EPOCH_PER_TRANSACTION, Txn
 from plog.coordinator.txn_events import Producer, TxnValue
@@ -64,7 +64,9 @@ async def write_txn_markers(
 
 def _is_late(ctx: Context) -> bool:
     sender = ctx.header.client_id or ""
-    return is_broker(sender) and ctx.services.marker_connections.is_late(sender, ctx.connection.id)
+    if broker_of(sender) is None:
+        return False
+    return ctx.services.marker_connections.is_late(sender, ctx.connection.id)
 
 
 async def _write_marker(ctx: Context, asked: WritableTxnMarker) -> WritableTxnMarkerResult:

@@ -97,7 +97,7 @@ a client asked for them.
 """
 
 MAX_BROKER_REQUEST_ELEMENTS: Final = 5_000_000
-"""The same for requests between brokers: LeaderAndIsr of 20,000 partitions has 400,000."""
+"""The same for the controller's orders: LeaderAndIsr of 20,000 partitions has 400,000."""
 
 _FAMILY_OF: Final = {int(key): family for family, keys in FAMILIES.items() for key in keys}
 _FIXED: Final = struct.Struct(">hhi")
