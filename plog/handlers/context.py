@@ -11,7 +11,7 @@ import logging
 import os
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -56,6 +56,8 @@ log = logging.getLogger("plog.handlers")
 
 MOST_EXPANDERS = 8
 """As many threads expand batches for the handlers, or as many as there are processors."""
+MAX_TOGETHER = 1000
+"""Parts of a request that wait at the same time."""
 MIN_STORE_MS = 1_000
 """The coordination store may take so long to answer whatever the timeout of a request."""
 
@@ -213,6 +215,17 @@ class Context:
                     until = time.monotonic() + AT_ONCE_S
                 made.append(make(item))
         return made
+
+    async def together(self, work: Callable[[T], Awaitable[R]], items: Sequence[T]) -> list[R]:
+        """Do the same for many items, `MAX_TOGETHER` at a time, for each may have to wait.
+
+        It is not counted as work, nor may `work` be set aside by itself.
+        """
+        done: list[R] = []
+        with self.connection.aside():
+            for start in range(0, len(items), MAX_TOGETHER):
+                done += await asyncio.gather(*map(work, items[start : start + MAX_TOGETHER]))
+        return done
 
     async def in_expander(self, call: Callable[P, T], *arguments: P.args, **options: P.kwargs) -> T:
         """Make a call that expands batches, when there is a thread for it."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from plog.coordinator.classic_group import ClassicGroup
 from plog.coordinator.group_shard import Group
 from plog.coordinator.group_states import GroupState
@@ -132,18 +134,18 @@ def _described(classic: ClassicGroup) -> DescribedGroup:
 @handles(DeleteGroupsRequest, versions="0-3")
 async def delete_groups(ctx: Context, request: DeleteGroupsRequest) -> DeleteGroupsResponse:
     """Delete groups that nobody is in."""
-    results = []
-    for group_id in dict.fromkeys(request.groups_names):
-        try:
-            with ctx.connection.aside():
-                error = await ctx.services.groups.endings.delete(group_id)
-            if error is not ErrorCode.NONE:
-                why = UNDELETABLE.get(error, "cannot be deleted yet")
-                raise error_for(error, f"group {group_id[:MOST_SHOWN]!r} {why}")
-            result = DeletableGroupResult(group_id=group_id, error_code=error)
-        except KafkaError as refusal:
-            result = DeletableGroupResult(
-                group_id=group_id, error_code=refusal.code, error_message=str(refusal)
-            )
-        results.append(result)
-    return DeleteGroupsResponse(results=results)
+    names = list(dict.fromkeys(request.groups_names))
+    return DeleteGroupsResponse(results=await ctx.together(partial(_delete, ctx), names))
+
+
+async def _delete(ctx: Context, group_id: str) -> DeletableGroupResult:
+    try:
+        error = await ctx.services.groups.endings.delete(group_id)
+        if error is not ErrorCode.NONE:
+            why = UNDELETABLE.get(error, "cannot be deleted yet")
+            raise error_for(error, f"group {group_id[:MOST_SHOWN]!r} {why}")
+    except KafkaError as refusal:
+        return DeletableGroupResult(
+            group_id=group_id, error_code=refusal.code, error_message=str(refusal)
+        )
+    return DeletableGroupResult(group_id=group_id, error_code=error)

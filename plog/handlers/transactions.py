@@ -7,6 +7,7 @@ it says an answer in the version that was asked in.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 
 from plog.coordinator.group_coordinator import OFFSETS_TOPIC
 from plog.coordinator.txn import EPOCH_PER_TRANSACTION
@@ -119,17 +120,19 @@ async def add_partitions_to_txn(
             producer_epoch=request.v3_and_below_producer_epoch,
             topics=request.v3_and_below_topics,
         )
+        with ctx.connection.aside():
+            errors = await _add(ctx, only)
         return AddPartitionsToTxnResponse(
-            results_by_topic_v3_and_below=_results(only.topics, await _add(ctx, only))
+            results_by_topic_v3_and_below=_results(only.topics, errors)
         )
+    found = await ctx.together(partial(_add, ctx), request.transactions)
     return AddPartitionsToTxnResponse(
         error_code=ErrorCode.NONE,
         results_by_transaction=[
             AddPartitionsToTxnResult(
-                transactional_id=one.transactional_id,
-                topic_results=_results(one.topics, await _add(ctx, one)),
+                transactional_id=one.transactional_id, topic_results=_results(one.topics, errors)
             )
-            for one in request.transactions
+            for one, errors in zip(request.transactions, found, strict=True)
         ],
     )
 
@@ -173,15 +176,14 @@ async def _add(
             return _verified(ctx, asked.transactional_id, producer, partitions)
         # Brokers ask for producers, who write by connections of their own.
         by = ctx.sent_by if ctx.version < MANY_SINCE else None
-        with ctx.connection.aside():
-            error = await ctx.services.transactions.add(
-                asked.transactional_id,
-                producer,
-                partitions,
-                client_version=EPOCH_PER_TRANSACTION if by is None else 0,
-                connection=by,
-                grants=True,
-            )
+        error = await ctx.services.transactions.add(
+            asked.transactional_id,
+            producer,
+            partitions,
+            client_version=EPOCH_PER_TRANSACTION if by is None else 0,
+            connection=by,
+            grants=True,
+        )
     except KafkaError as refusal:
         error = ErrorCode(refusal.code)
     error = _told(ctx, AddPartitionsToTxnRequest, error)

@@ -53,7 +53,7 @@ def codes_of(answer: Struct) -> Iterator[int]:
     """Return all error codes of an answer, wherever they are."""
     for name in type(answer).__annotations__:
         value = getattr(answer, name)
-        if name == "error_code":
+        if name in ("error_code", "partition_error_code"):
             yield value
         for one in value if isinstance(value, list) else [value]:
             if isinstance(one, Struct):

@@ -33,13 +33,16 @@ from plog.protocol.messages.producers import InitProducerIdRequest
 from plog.protocol.messages.topics import ElectLeadersRequest
 from plog.protocol.messages.transactions import (
     AddOffsetsToTxnRequest,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnTopic,
+    AddPartitionsToTxnTransaction,
     EndTxnRequest,
     WritableTxnMarker,
     WritableTxnMarkerTopic,
     WriteTxnMarkersRequest,
 )
 from plog.protocol.schema import Struct
-from tests.handlers.clients import Clients, ask_alone
+from tests.handlers.clients import Clients, ask_alone, codes_of
 from tests.handlers.running import Running
 from tests.handlers.wire import WAIT_MS, create_topic, eventually
 
@@ -64,6 +67,21 @@ JOINING = ConsumerGroupHeartbeatRequest(
     subscribed_topic_names=["t"],
     topic_partitions=[],
 )
+
+
+def joining(*transactional_ids: str) -> AddPartitionsToTxnRequest:
+    return AddPartitionsToTxnRequest(
+        transactions=[
+            AddPartitionsToTxnTransaction(
+                transactional_id=one,
+                producer_id=1,
+                producer_epoch=0,
+                topics=[AddPartitionsToTxnTopic(name="t", partitions=[0])],
+            )
+            for one in transactional_ids
+        ]
+    )
+
 
 Case = tuple[type, str, Struct, int]
 CASES: dict[str, Case] = {
@@ -104,6 +122,7 @@ CASES: dict[str, Case] = {
         AddOffsetsToTxnRequest(**PRODUCER, group_id="a"),
         1,
     ),
+    "AddPartitionsToTxn": (TxnCoordinator, "add", joining("id"), 4),
     "EndTxn": (TxnCoordinator, "end", EndTxnRequest(**PRODUCER, committed=True), 1),
     "WriteTxnMarkers": (
         TxnCoordinator,
@@ -170,3 +189,28 @@ def test_handlers_that_wait_keep_no_others_waiting(
     assert clients.answered == 0
     waits.end()
     assert len(clients.receive()) == MOST
+
+
+@pytest.mark.parametrize(
+    ("owner", "method", "request_", "version"),
+    [
+        (TxnCoordinator, "add", joining("a", "b", "c"), 4),
+        (GroupEndings, "delete", DeleteGroupsRequest(groups_names=["a", "b", "c"]), 1),
+    ],
+    ids=["AddPartitionsToTxn", "DeleteGroups"],
+)
+def test_parts_of_a_request_wait_at_the_same_time(
+    running: Running,
+    monkeypatch: pytest.MonkeyPatch,
+    owner: type,
+    method: str,
+    request_: Struct,
+    version: int,
+) -> None:
+    waits, clients = Waits(monkeypatch, owner, method), Clients(running.port)
+    clients.send(request_, version)
+    eventually(lambda: waits.count == 3, "all wait")
+    waits.end()
+    (answer,) = clients.receive()
+    codes = [code for code in codes_of(answer) if code != ErrorCode.NONE]
+    assert codes == [ErrorCode.COORDINATOR_NOT_AVAILABLE] * 3
