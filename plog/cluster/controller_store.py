@@ -8,7 +8,7 @@ the controller's thread; decides nothing.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from plog.cluster import topic_removals, znodes
 from plog.cluster.controller_context import LiveBroker, PartitionState
@@ -307,38 +307,51 @@ class ControllerStore:
         conflicts: dict[TopicPartition, PartitionState | None] = {}
         for at in range(0, len(writes), WRITES_AT_ONCE):
             some = writes[at : at + WRITES_AT_ONCE]
-            try:
-                self._write_together(some, carefully=False)
+            if self._is_written_together(some):
                 written += some
                 continue
-            except (NodeExists, BadVersion, NoNode) as reason:
-                log.info("writing partition states one by one: %s", reason)
             for write in some:
                 try:
-                    self._write_together([write], carefully=True)
+                    self._write_together([write], self._parents([write]))
                     written.append(write)
                 except (NodeExists, BadVersion, NoNode) as reason:
                     log.warning("state of %s not written: %s", write.partition, reason)
                     conflicts |= {write.partition: None, **self.read_states([write.partition])}
         return written, conflicts
 
-    def _write_together(self, writes: Sequence[StateWrite], *, carefully: bool) -> None:
-        ops: list[Op] = []
-        parents: set[str] = set()
+    def _is_written_together(self, writes: Sequence[StateWrite]) -> bool:
+        """Write states in one transaction; return whether that was possible."""
+        try:
+            try:
+                # A new topic has none of the nodes above its states, so none are looked for.
+                self._write_together(writes, frozenset())
+            except NodeExists:
+                self._write_together(writes, self._parents(writes))
+        except (NodeExists, BadVersion, NoNode) as reason:
+            log.info("writing partition states one by one: %s", reason)
+            return False
+        return True
+
+    def _parents(self, writes: Sequence[StateWrite]) -> frozenset[str]:
+        """Return the nodes above states that exist."""
+        paths = [path for write in writes for path in _above(write.partition)]
+        found = self._store.get_many(list(dict.fromkeys(paths)))
+        return frozenset(
+            path for path, one in zip(dict.fromkeys(paths), found, strict=True) if one is not None
+        )
+
+    def _write_together(self, writes: Sequence[StateWrite], parents: Collection[str]) -> None:
+        ops: dict[str, Op] = {}
         for partition, state, expected in writes:
             path, data = znodes.partition_state_path(partition), state.to_node().encode()
             if expected is not None:
-                ops.append(SetOp(path, data, expected))
+                ops[path] = SetOp(path, data, expected)
                 continue
-            above = znodes.partitions_path(partition.topic)
-            if above not in parents and self._store.exists(above) is None:
-                ops.append(CreateOp(above))
-            parents.add(above)
-            own = znodes.partition_path(partition)
-            if not (carefully and self._store.exists(own) is not None):
-                ops.append(CreateOp(own))
-            ops.append(CreateOp(path, data))
-        self._fenced(ops)
+            for above in _above(partition):
+                if above not in parents:
+                    ops.setdefault(above, CreateOp(above))
+            ops[path] = CreateOp(path, data)
+        self._fenced(list(ops.values()))
 
     def remove_topic(self, name: str) -> None:
         """Remove a topic's nodes, its configs and the request to delete it.
@@ -383,3 +396,8 @@ class ControllerStore:
                 self._fenced([DeleteOp(path)])
             except NoNode:
                 continue
+
+
+def _above(partition: TopicPartition) -> tuple[str, str]:
+    """Return the nodes between a topic and the state of a partition."""
+    return znodes.partitions_path(partition.topic), znodes.partition_path(partition)

@@ -137,17 +137,19 @@ class TopicAdmin:
         config = ConfigEntity.topic(topic.name).path
         data = znodes.encode_config(overrides)
         create = CreateOp(znodes.topic_path(topic.name), node.encode())
+        configure: Op = CreateOp(config, data)
         while True:
-            left_over = self._store.exists(config) is not None
-            configure: Op = SetOp(config, data) if left_over else CreateOp(config, data)
             try:
                 # Both at once: a topic is never seen without its configs.
                 self._store.multi([configure, create])
             except NodeExists as error:
-                raise TopicAlreadyExists(f"topic {topic.name!r} already exists") from error
+                if error.op_index != 0:
+                    raise TopicAlreadyExists(f"topic {topic.name!r} already exists") from error
+                configure = SetOp(config, data)  # left over, or of a topic that is being deleted
             except NoNode:
-                continue  # the configs were those of a topic whose deletion has just ended
-            break
+                configure = CreateOp(config, data)  # that deletion has just ended
+            else:
+                break
         self._lines.info(
             "created topic %s with %s, replication factor %d",
             topic.name,
@@ -224,14 +226,14 @@ class TopicAdmin:
     def _candidates(self) -> list[Candidate]:
         """Return the live brokers."""
         candidates = []
-        for name in self._store.children(znodes.BROKER_IDS):
-            try:
-                data, _ = self._store.get(join(znodes.BROKER_IDS, name))
-            except NoNode:
+        names = self._store.children(znodes.BROKER_IDS)
+        found = self._store.get_many([join(znodes.BROKER_IDS, name) for name in names])
+        for name, one in zip(names, found, strict=True):
+            if one is None:
                 continue  # gone since it was listed
             # The controller reports a node that cannot be read.
             with suppress(MalformedNode, ValueError):
-                candidates.append(Candidate(int(name), BrokerNode.decode(data).rack))
+                candidates.append(Candidate(int(name), BrokerNode.decode(one[0]).rack))
         return candidates
 
     # -- growth ------------------------------------------------------------------------------

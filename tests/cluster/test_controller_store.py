@@ -15,6 +15,7 @@ from plog.cluster.embedded_store import EmbeddedStore
 from plog.cluster.store import NodeExists, Unreachable
 from plog.cluster.znodes import ControllerNode, TopicNode
 from plog.types import TopicPartition
+from tests.cluster.asked import calls_of
 
 A0, A1 = TopicPartition("a", 0), TopicPartition("a", 1)
 
@@ -130,6 +131,19 @@ def test_more_states_than_fit_one_transaction_are_written(nodes, embedded) -> No
     writes = [write(TopicPartition("a", index), 0, None) for index in range(count)]
     assert nodes.write_states(writes) == (writes, {})
     assert len(embedded.children("/brokers/topics/a/partitions")) == count
+
+
+def test_states_of_new_topics_are_written_in_one_round_trip(nodes, embedded, monkeypatch) -> None:
+    nodes.try_elect()
+    for name in ("a", "b", "c"):
+        topic(embedded, name)
+    writes = [write(TopicPartition(name, one), 0, None) for name in "abc" for one in range(2)]
+    calls = calls_of(monkeypatch, embedded)
+    assert nodes.write_states(writes) == (writes, {})
+    assert calls == ["multi"]
+    grown = [write(TopicPartition("a", 2), 0, None), write(TopicPartition("b", 2), 0, None)]
+    assert nodes.write_states(grown) == (grown, {})
+    assert calls[1:] == ["multi", "get_many", "multi"]
 
 
 def test_write_that_lost_brings_back_what_is_there_and_harms_no_other(nodes, embedded) -> None:

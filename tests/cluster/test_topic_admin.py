@@ -29,6 +29,7 @@ from plog.runtime.bounded_lines import AT_ONCE
 from plog.settings.definitions import BrokerSettings
 from plog.settings.dynamic import DynamicSettings
 from tests.bounded import MANY, counted, stand_still, told
+from tests.cluster.asked import calls_of
 from tests.waiting import until
 
 
@@ -120,6 +121,12 @@ def test_validated_topic_is_described_and_not_created(admin, embedded) -> None:
     assert seen.settings.retention_ms == 5
     assert embedded.children(znodes.TOPICS) == []
     assert embedded.children("/config/topics") == []
+
+
+def test_creation_asks_the_store_in_few_round_trips(admin, embedded, monkeypatch) -> None:
+    calls = calls_of(monkeypatch, embedded)
+    admin.create(NewTopic("t", configs={"retention.ms": "5"}))
+    assert calls == ["exists", "children", "get_many", "multi"]
 
 
 def test_configs_left_by_half_a_creation_do_not_stand_in_the_way(admin, embedded) -> None:
