@@ -151,6 +151,13 @@ class ClusterContext:
         replicas = self.assignment(partition).replicas
         return tuple(r for r in replicas if not self.is_online(r, partition))
 
+    def brokers_in_turn(self) -> list[int]:
+        """Return the live brokers, the controller's own last.
+
+        It carries an order out before the next one is sent, and the others need not wait for that.
+        """
+        return sorted(self.brokers, key=lambda one: (one == self.controller_id, one))
+
     def topic_names(self) -> set[str]:
         """Return the names of all topics."""
         return {*self.topics, *self.unreadable}

@@ -100,7 +100,7 @@ class ControllerMachine:
         # Before any LeaderAndIsr: a broker that becomes a follower must know its leader's address.
         everything = updates_of(context, self._kept(context.partitions()))
         effects += update_metadata(context, context.brokers, everything, is_full=True)
-        for broker_id in sorted(context.brokers):
+        for broker_id in context.brokers_in_turn():
             effects += self._everything_on(broker_id)
         effects += self._reconcile(context.partitions())
         if unknown:
@@ -375,7 +375,7 @@ class ControllerMachine:
         announced = [one for one in partitions if one in self.context.states]
         led = [one for one in announced if one in has_new_epoch]
         effects: list[Effect] = []
-        for broker_id in sorted(self.context.brokers):
+        for broker_id in self.context.brokers_in_turn():
             mine = [one for one in led if broker_id in self.context.assignment(one).replicas]
             effects += leader_and_isr(self.context, broker_id, mine, new)
         if announced:
