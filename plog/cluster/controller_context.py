@@ -27,7 +27,7 @@ class LiveBroker(NamedTuple):
 class PartitionState(NamedTuple):
     """A partition's state node and its version, the partition epoch.
 
-    That of a node that nobody can read names no leader, and no epoch to go on from.
+    The state of an unreadable node names no leader, and no epoch to go on from.
     """
 
     leader: int

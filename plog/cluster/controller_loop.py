@@ -234,7 +234,7 @@ class ControllerLoop:
     def elect(self) -> None:
         """Become the controller if there is none; stop being it if another is.
 
-        Where nobody can tell which is the case, it waits until the election's nodes change.
+        If a node of the election is unreadable, it waits until the node changes.
         """
         self._retry_ms = None
         self._watch_election(znodes.CONTROLLER)

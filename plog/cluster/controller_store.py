@@ -69,7 +69,7 @@ class ControllerStore:
         """Return the id of the controller, if there is one.
 
         Raises:
-            MalformedNode: another session has the node, and nobody can tell which broker it is.
+            MalformedNode: the node of another session is unreadable.
         """
         try:
             data, stat = self._store.get(znodes.CONTROLLER)
@@ -253,7 +253,7 @@ class ControllerStore:
         try:
             return PartitionState.of_node(PartitionStateNode.decode(data), stat.version)
         except MalformedNode as fault:
-            self._report(path, stat, f"{fault}; nobody leads the partition until this is mended")
+            self._report(path, stat, f"{fault}; the partition has no leader until this is repaired")
             return PartitionState.unreadable(stat.version)
 
     def _report(self, path: str, stat: Stat, fault: object) -> None:

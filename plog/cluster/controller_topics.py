@@ -1,7 +1,7 @@
 """The topics and states that a controller reads, each watched before it is read.
 
 Owns those watches: one for each topic, and one for each partition state that cannot be read, so
-that the controller hears when somebody has mended it. Decides nothing.
+that the controller hears when the node is repaired. Decides nothing.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class ControllerTopics:
 
     Args:
         enqueue: has a task run later, once for all that wait with the same key.
-        feed: takes what was read after a change.
+        feed: takes the topics and states that are read after a change.
     """
 
     def __init__(

@@ -128,7 +128,7 @@ class Topics:
             return "its topic was deleted"
         node = self._nodes[at.topic]
         if node is None:
-            return None  # until somebody mends it, nothing is known of its logs
+            return None  # an unreadable topic may have this log
         if topic_id is not None and node.topic_id not in (None, topic_id):
             return f"its topic was deleted and created again with the id {node.topic_id}"
         replicas = node.partitions.get(at.partition)

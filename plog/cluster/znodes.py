@@ -207,7 +207,7 @@ class Endpoint:
 
     @staticmethod
     def of(listener: str, host: object, port: object, security_protocol: str) -> Endpoint:
-        """Return an endpoint if clients can be told it, or raise MalformedNode."""
+        """Return an endpoint that the protocol can carry, or raise MalformedNode."""
         number = _int32(port)
         if security_protocol not in SECURITY_PROTOCOLS:
             raise MalformedNode(f"unknown security protocol: {security_protocol!r}")

@@ -218,7 +218,7 @@ class ZooKeeperWatches:
         return known
 
     def _on_fired(self, key: Key, place: _Place) -> Callable[[WatchedEvent], None]:
-        """Return what kazoo calls on a change, as often as a watch is armed anew."""
+        """Return what kazoo calls on a change, for a watch that is about to be armed."""
         place.armed += 1
         armed = place.armed
 

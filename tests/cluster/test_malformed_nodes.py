@@ -1,4 +1,4 @@
-"""Nodes that nobody can read: the controller says so in one line, and goes on with the rest.
+"""Unreadable nodes: the controller says so in one line, and goes on with the rest.
 
 Another program, or an administrator's slip, may write anything into ZooKeeper.
 """
@@ -144,7 +144,7 @@ def test_partition_with_a_malformed_state_has_no_leader_until_the_node_is_mended
     assert node.replicas.leader(A0).leadership.leader_epoch == 0
 
 
-def test_malformed_state_that_is_removed_is_written_anew(node) -> None:
+def test_malformed_state_that_is_removed_is_written_again(node) -> None:
     node.create("a", 1)
     node.controller.stop()
     node.store.set(STATE, b"junk")
