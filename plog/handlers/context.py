@@ -19,12 +19,11 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple, ParamSpec, TypeVar
 
-from plog.cluster.broker_registration import BrokerRegistration
 from plog.cluster.config_admin import ConfigAdmin
-from plog.cluster.control_fence import ControlFence
 from plog.cluster.controller import Controller
 from plog.cluster.features import Features
 from plog.cluster.metadata_cache import MetadataCache
+from plog.cluster.order_gate import OrderGate
 from plog.cluster.producer_ids import ProducerIds
 from plog.cluster.replica_manager import ReplicaManager
 from plog.cluster.store import SessionLost, Unreachable, WriteRefused
@@ -96,8 +95,7 @@ class Services:
     producer_ids: ProducerIds
     features: Features
     controller: Controller
-    fence: ControlFence
-    registration: BrokerRegistration
+    gate: OrderGate
     purgatory: Purgatory[TopicPartition]
     groups: GroupCoordinator
     transactions: TxnCoordinator
@@ -105,7 +103,6 @@ class Services:
     store_calls: StoreCalls
     replica_moves: ReplicaMoves = field(default_factory=ReplicaMoves)
     marker_connections: LatestConnections = field(default_factory=LatestConnections)
-    order_connections: LatestConnections = field(default_factory=LatestConnections)
     expanders: ThreadPoolExecutor = field(default_factory=_expanders)
     """For what takes the processor for long: expanding, validating and compressing batches."""
     orders: ThreadPoolExecutor = field(default_factory=_order_thread)

@@ -1,30 +1,24 @@
 """Requests between brokers: the controller's orders, and what brokers ask the controller.
 
 LeaderAndIsr, UpdateMetadata, StopReplica, ControlledShutdown, AlterPartition, AllocateProducerIds.
-They are accepted on the listener between brokers only (`registry.handles`). Owns the check of who
-sends them. Orders are obeyed in a thread of their own, in the order in which they came: they write
-files and wait for disks.
+They are accepted on the listener between brokers only (`registry.handles`). `OrderGate` checks the
+orders. They are obeyed in a thread of their own, in the order in which they came: they write files
+and wait for disks.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from typing import TypeVar
 
-from plog.cluster.control_fence import NO_BROKER_EPOCH
 from plog.cluster.control_requests import ControlRequest
 from plog.cluster.controller_context import PartitionState
 from plog.cluster.controller_events import Outcome, ProposedIsr
+from plog.cluster.order_gate import NoResponse
 from plog.cluster.store import SessionLost, Unreachable
-from plog.errors import (
-    ErrorCode,
-    KafkaError,
-    NotController,
-    StaleBrokerEpoch,
-    StaleControllerEpoch,
-)
-from plog.handlers.context import Context, Services
+from plog.errors import ErrorCode, KafkaError, NotController
+from plog.handlers.context import Context
 from plog.handlers.registry import handles
 from plog.network.control_plane import CloseConnection
 from plog.protocol.messages.producers import (
@@ -67,7 +61,7 @@ NO_LEADER = -1
 async def leader_and_isr(ctx: Context, request: LeaderAndIsrRequest) -> LeaderAndIsrResponse:
     """Lead and follow as the controller says."""
     try:
-        _check_sender(request, ctx.services.metadata.snapshot.brokers)
+        _admit(ctx, request)
     except KafkaError as refusal:
         return LeaderAndIsrResponse(error_code=refusal.code, topics=[])
     return await _obeyed(ctx, ctx.services.replicas.apply_leader_and_isr, request)
@@ -77,7 +71,7 @@ async def leader_and_isr(ctx: Context, request: LeaderAndIsrRequest) -> LeaderAn
 async def stop_replica(ctx: Context, request: StopReplicaRequest) -> StopReplicaResponse:
     """Stop replicas, and delete their logs if the controller says so."""
     try:
-        _check_sender(request, ctx.services.metadata.snapshot.brokers)
+        _admit(ctx, request)
     except KafkaError as refusal:
         return StopReplicaResponse(error_code=refusal.code, partition_errors=[])
     return await _obeyed(ctx, ctx.services.replicas.apply_stop_replica, request)
@@ -87,22 +81,18 @@ async def stop_replica(ctx: Context, request: StopReplicaRequest) -> StopReplica
 async def update_metadata(ctx: Context, request: UpdateMetadataRequest) -> UpdateMetadataResponse:
     """Take in what the controller says of the cluster."""
     try:
-        _check_sender(request, {broker.id for broker in request.live_brokers})
+        _admit(ctx, request)
     except KafkaError as refusal:
         return UpdateMetadataResponse(error_code=refusal.code)
     return await _obeyed(ctx, ctx.services.metadata.apply, request)
 
 
-def _check_sender(request: ControlRequest, brokers: Collection[int]) -> None:
-    """Check that the order is for this life of the broker, and comes from a registered broker.
-
-    `ControlFence` compares the epochs, `_has_epochs` looks up those that are new. This refuses
-    requests without one.
-    """
-    if request.broker_epoch == NO_BROKER_EPOCH:
-        raise StaleBrokerEpoch("the request has no broker epoch")
-    if request.controller_id not in brokers:
-        raise StaleControllerEpoch(f"broker {request.controller_id} is not registered")
+def _admit(ctx: Context, order: ControlRequest) -> None:
+    """Check an order as it arrives. Raises KafkaError: it is refused."""
+    try:
+        ctx.services.gate.admit(order, ctx.connection.id)
+    except NoResponse as reason:
+        raise CloseConnection(str(reason)) from reason
 
 
 async def _obeyed(ctx: Context, obey: Callable[[A], B], order: A) -> B:
@@ -111,29 +101,19 @@ async def _obeyed(ctx: Context, obey: Callable[[A], B], order: A) -> B:
     Without a response the controller sends it again. That is why the connection is closed if the
     order cannot be judged now.
     """
-    if ctx.services.order_connections.is_late(str(order.controller_id), ctx.connection.id):
-        raise CloseConnection("its orders were sent again by a later connection")
 
     def check_and_obey() -> B:
-        if not _has_epochs(ctx.services, order):
-            raise CloseConnection(
-                f"no controller has epoch {order.controller_epoch}, or this broker"
-                f" {order.broker_epoch}, as far as is known here"
-            )
+        ctx.services.gate.check_epochs(order)
         return obey(order)
 
     with ctx.connection.aside():
         loop = asyncio.get_running_loop()
         try:
             return await loop.run_in_executor(ctx.services.orders, check_and_obey)
+        except NoResponse as reason:
+            raise CloseConnection(str(reason)) from reason
         except (SessionLost, Unreachable) as fault:
             raise CloseConnection(f"the order needs ZooKeeper: {fault}") from fault
-
-
-def _has_epochs(services: Services, order: ControlRequest) -> bool:
-    """Look up epochs that this broker has not heard of yet. Raises StoreError."""
-    epochs = order.controller_epoch, order.broker_epoch
-    return not services.fence.is_beyond(*epochs) or services.registration.has_epochs(*epochs)
 
 
 # -- questions to the controller -------------------------------------------------------------------

@@ -21,6 +21,7 @@ from plog.cluster.fast_path import FastPath
 from plog.cluster.features import Features
 from plog.cluster.member import Member
 from plog.cluster.metadata_cache import MetadataCache
+from plog.cluster.order_gate import OrderGate
 from plog.cluster.peer_channel import PeerChannel
 from plog.cluster.peer_link import PeerLink, address_of
 from plog.cluster.peers import Peers
@@ -120,8 +121,7 @@ def make_parts(
         producer_ids=producer_ids,
         features=features,
         controller=controller,
-        fence=base.fence,
-        registration=registration,
+        gate=OrderGate(base.fence, metadata, registration),
         purgatory=purgatory,
         groups=coordinators.groups,
         transactions=coordinators.transactions,

@@ -1,0 +1,72 @@
+"""Decides whether a broker obeys an order of the controller that came over the network.
+
+Owns the connections by which orders came. An order is checked when it arrives, and again in its
+turn: `admit`, then `check_epochs`. Whoever obeys it asks `ControlFence`, which refuses the epochs
+of earlier controllers and of earlier lives of this broker.
+"""
+
+from __future__ import annotations
+
+from plog.cluster.broker_registration import BrokerRegistration
+from plog.cluster.control_fence import NO_BROKER_EPOCH, ControlFence
+from plog.cluster.control_requests import ControlRequest
+from plog.cluster.metadata_cache import MetadataCache
+from plog.errors import PlogError, StaleBrokerEpoch, StaleControllerEpoch
+from plog.network.latest_connections import LatestConnections
+from plog.protocol.messages.replication import UpdateMetadataRequest
+
+
+class NoResponse(PlogError):
+    """The order gets no response, and is not obeyed. The controller sends it again."""
+
+
+class OrderGate:
+    """What orders pass before they are obeyed.
+
+    Args:
+        metadata: tells whether the sender is registered.
+        registration: looks up epochs that the fence has not seen.
+    """
+
+    def __init__(
+        self, fence: ControlFence, metadata: MetadataCache, registration: BrokerRegistration
+    ) -> None:
+        self._fence = fence
+        self._metadata = metadata
+        self._registration = registration
+        self._connections = LatestConnections()
+
+    def admit(self, order: ControlRequest, connection: int) -> None:
+        """Check an order as it arrives: it has an epoch, and comes from a registered broker.
+
+        Args:
+            connection: by which it came; later ones have higher numbers.
+
+        Raises:
+            StaleBrokerEpoch, StaleControllerEpoch: it is refused.
+            NoResponse: the controller has sent it again meanwhile.
+        """
+        if order.broker_epoch == NO_BROKER_EPOCH:
+            raise StaleBrokerEpoch("the request has no broker epoch")
+        if isinstance(order, UpdateMetadataRequest):
+            is_registered = any(broker.id == order.controller_id for broker in order.live_brokers)
+        else:
+            is_registered = order.controller_id in self._metadata.snapshot.brokers
+        if not is_registered:
+            raise StaleControllerEpoch(f"broker {order.controller_id} is not registered")
+        if self._connections.is_late(str(order.controller_id), connection):
+            raise NoResponse("its orders were sent again by a later connection")
+
+    def check_epochs(self, order: ControlRequest) -> None:
+        """Look up epochs that this broker has not heard of yet.
+
+        Raises:
+            NoResponse: the coordination store has none like these.
+            StoreError: it cannot be asked.
+        """
+        epochs = order.controller_epoch, order.broker_epoch
+        if self._fence.is_beyond(*epochs) and not self._registration.has_epochs(*epochs):
+            raise NoResponse(
+                f"no controller has epoch {order.controller_epoch}, or this broker"
+                f" {order.broker_epoch}, as far as is known here"
+            )
