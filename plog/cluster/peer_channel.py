@@ -2,18 +2,17 @@
 
 Owns the thread. A request without a response is sent again for as long as the channel is open;
 epochs make it harmless to obey it twice. Never decides which requests are sent, or when the broker
-is gone: the controller closes the channel then.
+is gone: the controller closes the channel then. `order_queue` keeps the order.
 """
 
 from __future__ import annotations
 
 import logging
-import queue
 import threading
-from collections.abc import Callable
 
 from plog.cluster.control_requests import ControlRequest, ControlResponse
 from plog.cluster.controller_context import LiveBroker
+from plog.cluster.order_queue import OnResponse, OrderQueue
 from plog.cluster.peer_link import PeerLink
 from plog.protocol.messages.replication import (
     LeaderAndIsrRequest,
@@ -32,10 +31,6 @@ RESPONSES: dict[type[ControlRequest], type[ControlResponse]] = {
     UpdateMetadataRequest: UpdateMetadataResponse,
     StopReplicaRequest: StopReplicaResponse,
 }
-PAUSE_S = 0.05
-MAX_PAUSE_S = 1.0
-
-OnResponse = Callable[[ControlResponse], None]
 
 
 class PeerChannel:
@@ -48,41 +43,46 @@ class PeerChannel:
     def __init__(self, broker: LiveBroker, link: PeerLink) -> None:
         self._broker = broker
         self._link = link
-        self._queue: queue.SimpleQueue[tuple[ControlRequest, OnResponse] | None] = (
-            queue.SimpleQueue()
-        )
-        self._closed = threading.Event()
+        self._orders = OrderQueue()
+        self._changed = threading.Condition()
+        """Held for each look at the queue, and for each report of a response."""
         self._lines = BoundedLines(log, "%d further failures of requests to brokers")
         threading.Thread(target=self._run, name=f"to broker {broker.id}", daemon=True).start()
 
     def send(self, request: ControlRequest, on_response: OnResponse) -> None:
         """See `BrokerChannel.send`."""
-        self._queue.put((request, on_response))
+        with self._changed:
+            self._orders.put(request, on_response)
+            self._changed.notify()
 
     def close(self) -> None:
         """See `BrokerChannel.close`. The thread ends by itself, soon."""
-        self._closed.set()
-        self._queue.put(None)
+        with self._changed:
+            self._orders.close()
+            self._changed.notify()
         self._link.interrupt()
 
     def _run(self) -> None:
-        while (item := self._queue.get()) is not None and not self._closed.is_set():
-            request, on_response = item
-            response = self._answered(request)
-            if response is not None and not self._closed.is_set():
-                on_response(response)
+        while (request := self._next()) is not None:
+            try:
+                response = self._link.call(request, RESPONSES[type(request)])
+            except Exception as error:  # noqa: BLE001 - the orders behind it have to go out
+                self._pause_after(error)
+            else:
+                with self._changed:
+                    self._orders.note_response(response)
         self._link.close()
 
-    def _answered(self, request: ControlRequest) -> ControlResponse | None:
-        """Send until there is a response; None: the channel is closed."""
-        pause_s = PAUSE_S
-        while not self._closed.is_set():
-            try:
-                return self._link.call(request, RESPONSES[type(request)])
-            except Exception as error:  # noqa: BLE001 - the orders behind it have to go out
-                if not self._closed.is_set():
-                    text = "no response from broker %d, trying again: %s"
-                    self._lines.log(logging.WARNING, text, self._broker.id, error)
-            self._closed.wait(pause_s)
-            pause_s = min(2 * pause_s, MAX_PAUSE_S)
-        return None
+    def _next(self) -> ControlRequest | None:
+        """Wait for an order; None: the channel is closed."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._orders.is_closed or self._orders.first is not None)
+            return self._orders.first
+
+    def _pause_after(self, error: Exception) -> None:
+        with self._changed:
+            if self._orders.is_closed:
+                return
+            text = "no response from broker %d, trying again: %s"
+            self._lines.log(logging.WARNING, text, self._broker.id, error)
+            self._changed.wait_for(lambda: self._orders.is_closed, self._orders.note_failure())
