@@ -92,14 +92,16 @@ class ControllerStore:
         Raises:
             MalformedNode: the epoch cannot be read.
         """
+        self._store.sync()  # what this session wrote last, if its response was lost
+        # Before the node: another broker may be elected between the two reads.
+        epoch, version = self._read_epoch()
         try:
             _, stat = self._store.get(znodes.CONTROLLER)
         except NoNode:
             return False
         if stat.ephemeral_owner != self._store.session_id:
             return False
-        # No other broker was elected since: its node would have replaced ours.
-        self.epoch, self._epoch_version = self._read_epoch()
+        self.epoch, self._epoch_version = epoch, version
         return True
 
     def try_elect(self) -> int | None:

@@ -103,6 +103,23 @@ def test_role_of_an_earlier_session_is_not_taken_up(nodes, embedded, monkeypatch
     assert not nodes.resume()
 
 
+def test_role_that_another_takes_while_it_is_read_is_fenced(nodes, embedded, monkeypatch) -> None:
+    nodes.try_elect()
+    get = embedded.get
+
+    def race(path):
+        found = get(path)
+        monkeypatch.undo()
+        embedded.delete("/controller")
+        ControllerStore(embedded, 1, nodes._clock).try_elect()
+        return found
+
+    monkeypatch.setattr(embedded, "get", race)
+    nodes.resume()
+    with pytest.raises(ControllerMoved):
+        nodes.delete_nodes(["/nothing"])
+
+
 def write(partition: TopicPartition, leader: int, expected: int | None) -> StateWrite:
     return StateWrite(partition, PartitionState(leader, 0, (leader,), 1, 0), expected)
 
