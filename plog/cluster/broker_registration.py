@@ -116,8 +116,9 @@ class BrokerRegistration:
     def has_epochs(self, controller_epoch: int, broker_epoch: int) -> bool:
         """Return whether the epochs of an order are not beyond those that the store has.
 
-        A server of the store that is behind the others may not have them yet. Raises StoreError.
+        Raises StoreError.
         """
+        self._store.sync()  # a server that is behind the others may not have them yet
         if controller_epoch > read_controller_epoch(self._store):
             return False
         found = self._store.exists(broker_path(self._broker_id))
