@@ -1,14 +1,20 @@
-"""The controller is killed, or suspended past its session, at every operation that it does."""
+"""A fault at every operation of a controller: it is killed, suspended, or gets no response.
+
+A suspended one loses its session. The response is lost with a server; the next one lags.
+"""
 
 from __future__ import annotations
 
 import pytest
 
 from plog.cluster.topic_admin import NewTopic
+from plog.cluster.znodes import BROKER_IDS
 from tests.cluster.simulation.cluster import SimCluster
 from tests.cluster.simulation.zookeeper import SESSION_MS
 
 SEED = 7
+LAG_MS = 3_000
+FACTOR = 2
 
 
 @pytest.fixture(scope="module")
@@ -29,10 +35,14 @@ def rule(first: int, how: str = "", at: int = -1) -> tuple[SimCluster, int]:
     assert process is not None
     if how:
         setattr(process.store, how, at)
+    if how == "lose_at":
+        process.store.lag(LAG_MS)
     run = cluster.scheduler.run
     run(1_000)
-    cluster.topics.create(NewTopic("stays", 3, 2))
-    cluster.topics.create(NewTopic("goes", 2, 2))
+    while len(cluster.zookeeper.tree.children(BROKER_IDS)) < FACTOR:
+        run(500)
+    cluster.topics.create(NewTopic("stays", 3, FACTOR))
+    cluster.topics.create(NewTopic("goes", 2, FACTOR))
     run(1_000)
     cluster.topics.create_partitions("stays", 4)
     run(500)
@@ -41,7 +51,7 @@ def rule(first: int, how: str = "", at: int = -1) -> tuple[SimCluster, int]:
     cluster.brokers[first - 1].kill()
     run(2 * SESSION_MS)
     cluster.brokers[first - 1].start()
-    run(2_000)
+    run(2 * SESSION_MS)
     return cluster, process.store.operations
 
 
@@ -54,7 +64,7 @@ def operations(first: int) -> int:
     return count
 
 
-@pytest.mark.parametrize("how", ["crash_at", "pause_at"])
+@pytest.mark.parametrize("how", ["crash_at", "pause_at", "lose_at"])
 def test_another_finishes_what_a_controller_has_begun(
     first: int, operations: int, how: str
 ) -> None:

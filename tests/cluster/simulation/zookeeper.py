@@ -1,11 +1,16 @@
-"""A ZooKeeper of one tree: sessions that expire, connections that break, answers that are lost."""
+"""A ZooKeeper: sessions that expire, connections that break, lost responses, servers that lag.
+
+All servers apply the same commits in the same order. A session reads from one of them, which may be
+some commits behind; it never goes back. Its server has caught up whenever it answers a write, or a
+sync. A client gets the watch event of a change before it can read the change.
+"""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from plog.cluster.node_tree import NodeTree
+from plog.cluster.node_tree import NodeTree, Plan
 from plog.cluster.store import (
     Change,
     DeleteOp,
@@ -23,6 +28,8 @@ from plog.cluster.store import (
 from tests.cluster.simulation.scheduler import Scheduler
 
 SESSION_MS = 6_000
+FALLS_BEHIND, GOES_ON = 0.2, 0.05
+"""How often a read finds that its server is behind, or that it has gone on by a commit."""
 
 
 class Crashed(BaseException):
@@ -30,14 +37,17 @@ class Crashed(BaseException):
 
 
 class SimZooKeeper:
-    """The servers."""
+    """The servers; `tree` is what has been committed."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self.scheduler = scheduler
         self.tree = NodeTree()
         self.stores: list[SimStore] = []
         self.is_up = True
-        self.on_commit: list[Callable[[Sequence[Op]], None]] = []
+        self.plans: list[Plan] = []
+        """Every commit, in order."""
+        self.on_commit: list[Callable[[Plan, int], None]] = []
+        """Called after each commit, with the session that asked for it; 0: none did."""
         self._sessions = 0
         self._live: set[int] = set()
 
@@ -67,10 +77,11 @@ class SimZooKeeper:
         if not plan.rows:
             return plan.results
         self.tree.commit(plan)
+        self.plans.append(plan)
         for look in self.on_commit:
-            look(ops)
+            look(plan, session)
         for store in self.stores:
-            store.fire(plan.events)
+            store.on_commit(plan)
         return plan.results
 
 
@@ -88,26 +99,44 @@ class SimStore(Store):
     Args:
         owner: the process; events are delivered to it only while it runs.
         is_running: returns whether it does.
+        suspend: suspends the process for some milliseconds.
     """
 
-    def __init__(self, servers: SimZooKeeper, owner: str, is_running: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        servers: SimZooKeeper,
+        owner: str,
+        is_running: Callable[[], bool] = lambda: True,
+        suspend: Callable[[int], None] = lambda for_ms: None,
+    ) -> None:
         self._servers = servers
         self._scheduler = servers.scheduler
         self._owner = owner
         self._is_running = is_running
+        self._suspend = suspend
         self._watches: dict[tuple[str, str], dict[_SimWatch, Callable[[WatchEvent], None]]] = {}
         self._session_watches: list[Callable[[SessionEvent], None]] = []
         self._session = servers.new_session()
+        self.sessions = {self._session}
+        """Every session that it has had."""
+        self._lagging: NodeTree | None = None
+        """The tree of its server, if that is behind the others."""
         self._events: deque[SessionEvent] = deque()
         self._connection = 0
         self._is_connected = True
         self._is_closed = False
         self.faults = 0.0
-        """The share of operations that fail."""
+        """The share of writes that fail."""
+        self.lag_ms = 0
+        """For how long a server is behind, whenever one is; 0: none ever is."""
+        self.syncs = True
+        """Whether `sync` does anything."""
         self.crash_at = -1
         """The operation in which the process is killed."""
         self.pause_at = -1
         """The operation in which the process is suspended for longer than its session."""
+        self.lose_at = -1
+        """The operation that is done, but whose response is lost."""
         self.operations = 0
         servers.stores.append(self)
 
@@ -115,12 +144,16 @@ class SimStore(Store):
     def session_id(self) -> int:
         return self._session
 
+    def is_own(self, session_id: int) -> bool:
+        return session_id in self.sessions
+
     # -- the connection ----------------------------------------------------------------------
 
     def disconnect(self, for_ms: int) -> None:
         """Lose the connection; the session ends if that lasts too long."""
         if not self._is_connected or self._is_closed:
             return
+        self._fall_behind()  # the next server may lack what this one has not shown yet
         self._is_connected = False
         self._connection += 1
         connection, session = self._connection, self._session
@@ -144,6 +177,8 @@ class SimStore(Store):
         if not self._servers.is_live(self._session):
             self._report(SessionEvent.LOST)
             self._session = self._servers.new_session()
+            self.sessions.add(self._session)
+            self._lagging = None  # to begin a session is a write
         self._report(SessionEvent.CONNECTED)
         for kind, path in list(self._watches):
             change = Change.CHILDREN if kind == "children" else Change.CHANGED
@@ -163,6 +198,58 @@ class SimStore(Store):
         if self in self._servers.stores:
             self._servers.stores.remove(self)
 
+    # -- its server --------------------------------------------------------------------------
+
+    def on_commit(self, plan: Plan) -> None:
+        """Report a commit at once, unless the server is behind."""
+        if self._lagging is None:
+            self._fire(plan)
+
+    def lag(self, for_ms: int) -> None:
+        """Have servers be behind from now on, each time for so long at most; 0: no more."""
+        self.lag_ms = for_ms
+        if for_ms:
+            self._fall_behind()
+        else:
+            self._catch_up()
+
+    def _fall_behind(self) -> None:
+        if self.lag_ms and self._lagging is None:
+            tree = self._servers.tree
+            self._lagging = lagging = NodeTree(tree.nodes, tree.zxid)
+
+            def catch_up() -> None:
+                if self._lagging is lagging:
+                    self._catch_up()
+
+            self._scheduler.after(self.lag_ms, f"server of {self._owner}", catch_up)
+
+    def _catch_up(self) -> None:
+        while self._apply_next():
+            pass
+        self._lagging = None
+
+    def _apply_next(self) -> bool:
+        """Have the server apply a commit that it lacks; return whether there was one."""
+        lagging = self._lagging
+        if lagging is None or lagging.zxid == self._servers.tree.zxid:
+            return False
+        plan = self._servers.plans[lagging.zxid]
+        lagging.commit(plan)
+        self._fire(plan)
+        return True
+
+    @property
+    def _tree(self) -> NodeTree:
+        """What a read sees now."""
+        if self.lag_ms:
+            random = self._scheduler.random.random()
+            if self._lagging is None and random < FALLS_BEHIND:
+                self._fall_behind()
+            elif random < GOES_ON:
+                self._apply_next()
+        return self._servers.tree if self._lagging is None else self._lagging
+
     # -- operations --------------------------------------------------------------------------
 
     def _begin(self) -> None:
@@ -170,8 +257,7 @@ class SimStore(Store):
         if self.operations == self.crash_at:
             raise Crashed(self._owner)
         if self.operations == self.pause_at:
-            self._scheduler.note(f"{self._owner} is suspended in an operation")
-            self.disconnect(3 * SESSION_MS)
+            self._suspend(3 * SESSION_MS)
             self._scheduler.run(3 * SESSION_MS)
         self._scheduler.interleave()
         if self._is_closed:
@@ -181,35 +267,48 @@ class SimStore(Store):
         if not self._is_connected:
             raise Unreachable("not connected")
 
-    def _is_faulty(self) -> bool:
-        return self._scheduler.random.random() < self.faults
+    def _loses(self) -> tuple[bool, bool]:
+        """Return whether a request is lost, and whether its response is."""
+        if self.operations == self.lose_at:
+            return False, True
+        if self._scheduler.random.random() >= self.faults:
+            return False, False
+        is_done = self._scheduler.random.random() < 0.5
+        return not is_done, is_done
 
     def multi(self, ops: Sequence[Op]) -> list[OpResult]:
         self._begin()
-        if not self._is_faulty():
-            return self._servers.commit(ops, self._session)
-        if self._scheduler.random.random() < 0.5:
+        loses_request, loses_response = self._loses()
+        if not loses_request and not loses_response:
+            try:
+                return self._servers.commit(ops, self._session)
+            finally:
+                self._catch_up()  # refused or not: its server has got that far
+        self._catch_up()
+        self._fall_behind()
+        if loses_response:
             self._servers.commit(ops, self._session)
-            self._scheduler.note(f"{self._owner}: answer lost, {len(ops)} operations done")
-        else:
-            self._scheduler.note(f"{self._owner}: request lost")
+        what = "request" if loses_request else "response"
+        self._scheduler.note(f"{self._owner}: {what} of {len(ops)} operations lost")
         self.disconnect(self._scheduler.random.choice([10, 500, 2 * SESSION_MS]))
         raise Unreachable("lost")
 
     def get(self, path: str) -> tuple[bytes, Stat]:
         self._begin()
-        return self._servers.tree.get(path)
+        return self._tree.get(path)
 
     def exists(self, path: str) -> Stat | None:
         self._begin()
-        return self._servers.tree.exists(path)
+        return self._tree.exists(path)
 
     def sync(self) -> None:
-        """See `Store.sync`: a read sees every write."""
+        self._begin()
+        if self.syncs:
+            self._catch_up()
 
     def children(self, path: str) -> list[str]:
         self._begin()
-        return self._servers.tree.children(path)
+        return self._tree.children(path)
 
     # -- watches -----------------------------------------------------------------------------
 
@@ -219,7 +318,7 @@ class SimStore(Store):
 
     def watch_children(self, path: str, callback: Callable[[WatchEvent], None]) -> Watch:
         self._begin()
-        if self._servers.tree.exists(path) is None:
+        if self._tree.exists(path) is None:
             raise NoNode(path)
         return self._watch(("children", path), callback)
 
@@ -235,10 +334,10 @@ class SimStore(Store):
         self._session_watches.append(callback)
         return _SimWatch(self, ("session", ""))
 
-    def fire(self, events: Sequence[WatchEvent]) -> None:
+    def _fire(self, plan: Plan) -> None:
         """Report changes of the tree, if there is a connection to report them by."""
         if self._is_connected:
-            for event in events:
+            for event in plan.events:
                 kind = "children" if event.change is Change.CHILDREN else "data"
                 self._deliver((kind, event.path), event)
 
