@@ -36,6 +36,11 @@ class OrderGate:
         self._registration = registration
         self._connections = LatestConnections()
 
+    @property
+    def broker_epoch(self) -> int:
+        """The epoch of this broker's registration, which orders have to name."""
+        return self._fence.broker_epoch
+
     def admit(self, order: ControlRequest, connection: int) -> None:
         """Check an order as it arrives: it has an epoch, and comes from a registered broker.
 

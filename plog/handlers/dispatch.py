@@ -149,7 +149,7 @@ class Dispatcher:
     @property
     def _claims(self) -> SenderClaims:
         services = self._services
-        return SenderClaims(services.fence.broker_epoch, services.metadata.snapshot.brokers)
+        return SenderClaims(services.gate.broker_epoch, services.metadata.snapshot.brokers)
 
     def _check_between_brokers(self, connection: Connection, handler: Handler) -> None:
         name = handler.request.__name__
