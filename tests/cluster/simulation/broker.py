@@ -284,7 +284,7 @@ class Process:
         """Let it go on, without further faults."""
         self.store.faults = 0.0
         self.store.lag(0)
-        self.store.crash_at = self.store.pause_at = -1
+        self.store.crash_at = self.store.pause_at = self.store.lose_at = -1
         self.resume()
 
     def _tick(self, member: Member) -> None:
@@ -368,7 +368,11 @@ class Process:
         except StoreError:
             respond(None)
         else:
-            respond(self._obey(order))
+            broker_epoch = self.fence.broker_epoch
+            response = self._obey(order)
+            if response.error_code == ErrorCode.NONE:
+                self.cluster.invariants.check_obeyed(order, self.broker, broker_epoch)
+            respond(response)
 
     def _obey(self, order: ControlRequest) -> ControlResponse:
         match order:

@@ -52,6 +52,8 @@ class SimCluster:
         self.invariants = Invariants(self)
         self.mutate = mutate or (lambda process: None)
         self.cut: set[frozenset[int]] = set()
+        self.slow_orders = 0.05
+        """The share of orders that wait in a socket of the broker for long."""
         self.admin = SimStore(self.zookeeper, "admin")
         create_persistent_paths(self.admin)
         ensure_cluster_id(self.admin)

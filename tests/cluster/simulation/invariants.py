@@ -123,6 +123,9 @@ class Invariants:
         """Orders of a controller epoch come from the one process that was elected with it."""
         if self._elected.get(order.controller_epoch) not in sender.store.sessions:
             self.report(f"{sender.owner} rules in controller epoch {order.controller_epoch}")
+        machine = sender.controller.machine
+        if machine is not None and machine.context.epoch != order.controller_epoch:
+            self.report(f"{sender.owner} orders what it has read in epoch {machine.context.epoch}")
         if not isinstance(order, StopReplicaRequest):
             self._check_states(order, sender)
 
@@ -154,6 +157,11 @@ class Invariants:
         """An order whose epochs have been committed is not taken for a forged one."""
         if self.is_known(order, broker_id):
             self.report(f"broker {broker_id} does not believe an order: {reason}")
+
+    def check_obeyed(self, order: ControlRequest, broker: SimBroker, broker_epoch: int) -> None:
+        """An order for an earlier registration is refused."""
+        if order.broker_epoch < broker_epoch:
+            self.report(f"broker {broker.id} obeys an order for its life {order.broker_epoch}")
 
     # -- replicas ----------------------------------------------------------------------------
 

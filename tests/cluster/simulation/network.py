@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from tests.cluster.simulation.broker import Process
 
 RESPONSE_IS_LOST = 0.05
-ORDER_IS_SLOW = 0.05
 MAX_SLOW_MS = 8_000
 AGAIN_MS = 500
 """When a host sends again what another one does not acknowledge."""
@@ -39,7 +38,7 @@ class Connection:
     def call(self, order: ControlRequest, on_response: Callable[[ControlResponse], None]) -> None:
         """Send an order. Without a response the connection is of no more use."""
         random = self._scheduler.random
-        slow = random.random() < ORDER_IS_SLOW
+        slow = random.random() < self._sender.cluster.slow_orders
         delay_ms = random.randint(0, MAX_SLOW_MS if slow else 20)
         self._after(delay_ms, lambda: self._arrive(order, on_response))
 

@@ -82,12 +82,18 @@ def disconnect(cluster: SimCluster, rng: random.Random) -> None:
 def expire(cluster: SimCluster, rng: random.Random) -> None:
     if (process := some(cluster, rng)) is not None:
         cluster.zookeeper.expire(process.store.session_id)
-        process.store.disconnect(50)
+        process.store.disconnect(rng.choice([50, 2_000]))
 
 
 def lose_answers(cluster: SimCluster, rng: random.Random) -> None:
     if (process := some(cluster, rng)) is not None:
         process.store.faults = rng.choice([0.0, 0.05, 0.3])
+
+
+def lose_server(cluster: SimCluster, rng: random.Random) -> None:
+    if (process := some(cluster, rng)) is not None:
+        process.store.lose_at = process.store.operations + rng.randint(1, 40)
+        process.store.lag(3_000)  # the next one is behind
 
 
 def crash(cluster: SimCluster, rng: random.Random) -> None:
@@ -159,10 +165,24 @@ def elect_again(cluster: SimCluster, rng: random.Random) -> None:
 
 
 BY_ADMIN = [create, grow, delete, move_lead, elect_again]
-FAULTS = [kill, start, suspend, disconnect, expire, lose_answers, crash, pause, cut, join]
+FAULTS = [
+    kill,
+    start,
+    suspend,
+    disconnect,
+    expire,
+    lose_answers,
+    lose_server,
+    crash,
+    pause,
+    cut,
+    join,
+]
 FAULTS += [stop_zookeeper, lag, forge]
 WEIGHTS = [0, 1, 1, 4]
 """Drawn for each kind of action: histories of few kinds go deeper than those of all."""
+PAUSES_MS = [[0, 30, 300], [30, 300, 1_000, 3_000], [0, 300, 3_000, 10_000]]
+"""Between actions; drawn for each history."""
 
 
 def draw_actions(rng: random.Random) -> list[Action]:
@@ -175,16 +195,17 @@ def draw_actions(rng: random.Random) -> list[Action]:
 
 def play(seed: int, mutate: Callable[[Process], None] | None = None) -> SimCluster:
     """Play one history. Raises Violation."""
-    cluster = SimCluster(seed, mutate=mutate)
+    cluster = SimCluster(seed, count=2 + seed % 2, mutate=mutate)
     rng = cluster.random
-    actions = draw_actions(rng)
+    cluster.slow_orders = rng.choice([0.0, 0.05, 0.3])
+    actions, pauses_ms = draw_actions(rng), rng.choice(PAUSES_MS)
     cluster.scheduler.run(2_000)
     for _ in range(rng.randint(10, 40)):
         action = rng.choice(actions)
         if cluster.zookeeper.is_up or action not in BY_ADMIN:
             cluster.scheduler.note(f"-- {action.__name__}")
             action(cluster, rng)
-        cluster.scheduler.run(rng.choice([0, 30, 300, 1_000, 3_000, 10_000]))
+        cluster.scheduler.run(rng.choice(pauses_ms))
     try:
         cluster.check_steps()
         cluster.heal()
@@ -243,19 +264,6 @@ def role_is_resumed_unread(process: Process) -> None:
 
 def role_is_resumed_by_a_server_that_lags(process: Process) -> None:
     without_sync(process, process.controller._nodes, "resume")
-
-
-def role_is_read_before_its_epoch(process: Process) -> None:
-    nodes = process.controller._nodes
-    resume, read_epoch = nodes.resume, nodes._read_epoch
-
-    def resume_at_the_latest_epoch() -> bool:
-        has_role = resume()
-        process.scheduler.interleave()
-        nodes.epoch, nodes._epoch_version = read_epoch()
-        return has_role
-
-    nodes.resume = resume_at_the_latest_epoch  # type: ignore[method-assign]
 
 
 def election_that_waits_stands_for_the_next(process: Process) -> None:
@@ -347,7 +355,6 @@ MUTANTS = [
     stands_only_once,
     role_is_resumed_unread,
     role_is_resumed_by_a_server_that_lags,
-    role_is_read_before_its_epoch,
     election_that_waits_stands_for_the_next,
     machine_outlives_its_election,
     events_are_fed_in_the_order_of_effects,

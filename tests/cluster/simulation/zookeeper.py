@@ -136,7 +136,7 @@ class SimStore(Store):
         self.pause_at = -1
         """The operation in which the process is suspended for longer than its session."""
         self.lose_at = -1
-        """The operation that is done, but whose response is lost."""
+        """The operation from which on the next write is done, but its response is lost."""
         self.operations = 0
         servers.stores.append(self)
 
@@ -269,7 +269,8 @@ class SimStore(Store):
 
     def _loses(self) -> tuple[bool, bool]:
         """Return whether a request is lost, and whether its response is."""
-        if self.operations == self.lose_at:
+        if 0 <= self.lose_at <= self.operations:
+            self.lose_at = -1
             return False, True
         if self._scheduler.random.random() >= self.faults:
             return False, False
