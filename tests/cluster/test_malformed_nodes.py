@@ -195,6 +195,18 @@ def test_topic_with_a_malformed_node_can_be_deleted_and_made_again(
     assert node.replicas.leader(A0).topic_id == new.topic_id
 
 
+def test_deletion_that_waits_for_a_broker_outlives_a_malformed_topic(node, caplog) -> None:
+    node.store.create(TOPIC, znodes.TopicNode(uuid.uuid4(), {0: (0, 7)}).encode())
+    node.until(lambda snapshot: snapshot.has_leaders("a", 1))
+    node.topics.delete("a")
+    until(lambda: "a" in node.controller.loop.machine.deletions)
+    node.store.set(TOPIC, b"junk")
+    until(lambda: lines(caplog, TOPIC))
+    node.settled()
+    assert node.store.children(znodes.DELETE_TOPICS) == ["a"]
+    assert "a" in node.controller.loop.machine.deletions
+
+
 def test_state_that_is_malformed_when_the_controller_writes_it(tmp_path: Path, caplog) -> None:
     store = EmbeddedStore([tmp_path], clock=SystemClock())
     peers: dict[int, Node] = {}
