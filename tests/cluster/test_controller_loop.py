@@ -40,3 +40,13 @@ def test_watch_of_the_controller_node_is_armed_once_the_store_answers(
     epoch = node.controller.epoch
     node.store.delete(znodes.CONTROLLER)
     until(lambda: node.controller.epoch > epoch, "elected again")
+
+
+def test_controller_whose_node_is_removed_reads_everything_again(node: Node) -> None:
+    # Others may have ruled in between: what the machine knows is old.
+    node.store.delete(znodes.CONTROLLER)
+    until(lambda: node.controller.epoch == 2, "elected again")
+    node.settled()
+    machine = node.controller.loop.machine
+    assert machine is not None
+    assert machine.context.epoch == 2
