@@ -1,8 +1,8 @@
 """Decides whether a broker obeys an order of the controller that came over the network.
 
 Owns the connections by which orders came. An order is checked when it arrives, and again in its
-turn: `admit`, then `check_epochs`. Whoever obeys it asks `ControlFence`, which refuses the epochs
-of earlier controllers and of earlier lives of this broker.
+turn: `admit`, then `check_epochs`. `ControlFence` refuses the epochs of earlier controllers, and of
+earlier lives of this broker.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class OrderGate:
     """What orders pass before they are obeyed.
 
     Args:
-        metadata: tells whether the sender is registered.
+        metadata: knows whether the sender is registered.
         registration: looks up epochs that the fence has not seen.
     """
 

@@ -42,7 +42,7 @@ class Epochs(NamedTuple):
 
 
 class Invariants:
-    """What has been committed so far, and the violations that were seen."""
+    """The commits so far, and the violations that were seen."""
 
     def __init__(self, cluster: SimCluster) -> None:
         self._cluster = cluster
@@ -175,7 +175,7 @@ class Invariants:
     ) -> None:
         """A broker leads in epochs that name it, and in none from before its registration.
 
-        An earlier controller may not know what was written by then; its orders end soon.
+        An earlier controller may not know the states of then; its orders end soon.
         """
         one = Replicated(topic_id, at)
         written = self._leaders.get((one, leader_epoch))

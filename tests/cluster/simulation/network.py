@@ -1,6 +1,6 @@
 """How the orders of simulated controllers reach other brokers: connections that are slow or break.
 
-`OrderQueue` decides what is sent and when again, as in `PeerChannel`; this has the connection.
+`OrderQueue` decides which order is sent, and when again, as in `PeerChannel`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ AGAIN_MS = 500
 class Connection:
     """A connection from one process to another.
 
-    What was sent by one that its sender has given up still arrives, as from a socket's buffer.
+    An order still arrives if its sender has given the connection up, as from a socket's buffer.
     """
 
     def __init__(self, sender: Process, target: Process) -> None:

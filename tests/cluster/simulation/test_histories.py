@@ -33,7 +33,7 @@ HISTORIES, LONG_HISTORIES = 150, 5_000
 AT_ONCE = 25
 MUTANT_HISTORIES = 3000
 FORGED = 1 << 20
-"""An epoch that nobody has."""
+"""An epoch of no controller and no broker."""
 
 
 def create(cluster: SimCluster, rng: random.Random) -> None:
@@ -130,7 +130,7 @@ def lag(cluster: SimCluster, rng: random.Random) -> None:
 
 
 def forge(cluster: SimCluster, rng: random.Random) -> None:
-    """Send an order by epochs that nobody has, as a controller of another cluster might."""
+    """Send an order by unknown epochs, as a controller of another cluster might."""
     target, forger = some(cluster, rng), rng.choice(cluster.brokers).id
     if target is None or not target.is_listening or not target.is_running():
         return
@@ -144,7 +144,7 @@ def forge(cluster: SimCluster, rng: random.Random) -> None:
 
 
 def move_lead(cluster: SimCluster, rng: random.Random) -> None:
-    """Give a preferred replica the lead as another controller does, whose orders reach nobody."""
+    """Give a preferred replica the lead, as a controller does whose orders are all lost."""
     written = cluster.written()
     led = [
         at

@@ -37,7 +37,7 @@ class Crashed(BaseException):
 
 
 class SimZooKeeper:
-    """The servers; `tree` is what has been committed."""
+    """The servers; `tree` has all commits."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self.scheduler = scheduler
