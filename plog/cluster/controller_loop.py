@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from plog.cluster import control_requests, znodes
 from plog.cluster.channels import BrokerChannel, ChannelFactory
-from plog.cluster.control_requests import ControlResponse, Sender
+from plog.cluster.control_requests import ControlRequest, ControlResponse, Sender
 from plog.cluster.controller_context import (
     ClusterContext,
     LiveBroker,
@@ -456,43 +456,39 @@ class ControllerLoop:
             if broker_id not in self._channels:
                 continue  # lost meanwhile; it gets everything when it comes back
             broker, channel = self._channels[broker_id]
+            request: ControlRequest
             match effect:
                 case SendLeaderAndIsr():
-                    channel.send(
-                        control_requests.leader_and_isr(sender, broker.epoch, effect),
-                        self._on_response(broker, effect),
-                    )
+                    request = control_requests.leader_and_isr(sender, broker.epoch, effect)
                 case SendStopReplica():
-                    channel.send(
-                        control_requests.stop_replica(sender, broker.epoch, effect),
-                        self._on_response(broker, effect),
-                    )
+                    request = control_requests.stop_replica(sender, broker.epoch, effect)
                 case SendUpdateMetadata():
-                    channel.send(
-                        control_requests.update_metadata(sender, broker.epoch, effect),
-                        self._on_response(broker, effect),
-                    )
+                    request = control_requests.update_metadata(sender, broker.epoch, effect)
+            channel.send(request, self._on_response(broker, effect))
 
     def _on_response(
         self, broker: LiveBroker, sent: SendLeaderAndIsr | SendStopReplica | SendUpdateMetadata
     ) -> Callable[[ControlResponse], None]:
-        return lambda response: self._enqueue("", lambda: self._answered(broker, sent, response))
+        machine = self.machine
+        return lambda response: self._enqueue(
+            "", lambda: self._answered(machine, broker, sent, response)
+        )
 
     def _answered(
         self,
+        machine: ControllerMachine | None,
         broker: LiveBroker,
         sent: SendLeaderAndIsr | SendStopReplica | SendUpdateMetadata,
         response: ControlResponse,
     ) -> None:
-        if response.error_code != ErrorCode.NONE:
-            # It knows a newer controller, or has registered again: word of either is on its way.
-            refusal = error_for(response.error_code, type(sent).__name__)
-            log.warning("broker %d refuses an order: %s", broker.id, refusal)
-        elif isinstance(sent, SendLeaderAndIsr) and isinstance(response, LeaderAndIsrResponse):
-            self.feed(control_requests.leader_and_isr_answered(broker, sent, response))
-        elif (
-            isinstance(sent, SendStopReplica)
-            and sent.delete
-            and isinstance(response, StopReplicaResponse)
-        ):
-            self.feed(control_requests.stop_replica_answered(broker, response))
+        if self.machine is not machine:
+            return  # the order was of an earlier election
+        match sent, response:
+            case _ if response.error_code != ErrorCode.NONE:
+                # It knows a newer controller, or has registered again: either will be heard of.
+                refusal = error_for(response.error_code, type(sent).__name__)
+                log.warning("broker %d refuses an order: %s", broker.id, refusal)
+            case SendLeaderAndIsr(), LeaderAndIsrResponse():
+                self.feed(control_requests.leader_and_isr_answered(broker, sent, response))
+            case SendStopReplica(delete=True), StopReplicaResponse():
+                self.feed(control_requests.stop_replica_answered(broker, response))

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from plog.cluster import controller_loop, znodes
+from plog.cluster.controller_events import Event, LeaderAndIsrAnswered, SendLeaderAndIsr
 from plog.cluster.store import Unreachable, Watch, WatchEvent
+from plog.protocol.messages.replication import LeaderAndIsrResponse
 from tests.cluster.node import WAIT_S, Node
 from tests.waiting import until
 
@@ -50,3 +52,33 @@ def test_controller_whose_node_is_removed_reads_everything_again(node: Node) -> 
     machine = node.controller.loop.machine
     assert machine is not None
     assert machine.context.epoch == 2
+
+
+def test_answer_to_an_order_of_an_earlier_election_is_ignored(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop = node.controller.loop
+    (broker,) = loop.machine.context.brokers.values() if loop.machine else ()
+    order, answer = (
+        SendLeaderAndIsr(broker.id, (), ()),
+        LeaderAndIsrResponse(error_code=0, topics=[]),
+    )
+    of_the_first = loop._on_response(broker, order)
+    node.store.delete(znodes.CONTROLLER)
+    until(lambda: node.controller.epoch == 2, "elected again")
+    node.settled()
+    answers: list[Event] = []
+    feed = loop.feed
+
+    def record(event: Event) -> None:
+        if isinstance(event, LeaderAndIsrAnswered):
+            answers.append(event)
+        feed(event)
+
+    monkeypatch.setattr(loop, "feed", record)
+    of_the_first(answer)
+    node.settled()
+    assert not answers
+    loop._on_response(broker, order)(answer)
+    node.settled()
+    assert len(answers) == 1

@@ -276,6 +276,19 @@ def election_that_waits_stands_for_the_next(process: Process) -> None:
     loop.stand = stand  # type: ignore[method-assign]
 
 
+def machine_outlives_its_election(process: Process) -> None:
+    loop = process.controller
+    read = loop._nodes.read_controller
+
+    def read_controller() -> int | None:
+        active = read()
+        while active is None and loop.machine is not None:
+            active = loop._nodes.try_elect()
+        return active
+
+    loop._nodes.read_controller = read_controller  # type: ignore[method-assign]
+
+
 def events_are_fed_in_the_order_of_effects(process: Process) -> None:
     loop = process.controller
 
@@ -289,6 +302,7 @@ def events_are_fed_in_the_order_of_effects(process: Process) -> None:
                     events.append(answer)
 
     loop.feed = feed  # type: ignore[method-assign]
+    loop._topics._feed = feed
 
 
 def deleted_topics_are_kept(process: Process) -> None:
@@ -343,6 +357,7 @@ MUTANTS = [
     role_is_resumed_unread,
     role_is_resumed_by_a_server_that_lags,
     election_that_waits_stands_for_the_next,
+    machine_outlives_its_election,
     events_are_fed_in_the_order_of_effects,
     deleted_topics_are_kept,
     conflicts_are_not_announced,
