@@ -7,10 +7,11 @@ makes a call again.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from plog.cluster.store import Unreachable
 from plog.network.connections import Work
@@ -35,7 +36,7 @@ class StoreCalls:
         self._patience_s = patience_s
         self._threads = ThreadPoolExecutor(THREADS, "store calls")
         self._heard_at = 0.0
-        self._room_came: asyncio.Future[None] | None = None
+        self._waiting: deque[_Place] = deque()
 
     async def make(
         self,
@@ -58,44 +59,86 @@ class StoreCalls:
             Unreachable: it is not done in time, or the queue stays full. A call that has begun
                 goes on, so that it may be done yet.
         """
-        await self._until_room()
         loop = asyncio.get_running_loop()
-        if not self._room.count:
-            self._heard_at = loop.time()
-        self._room.begin(size)
-        made = self._threads.submit(call)
-        made.add_done_callback(lambda done: loop.call_soon_threadsafe(self._end, done, size))
-        result = asyncio.wrap_future(made)
         patience_s = self._patience_s if within_s is None else within_s
+        ends_at = loop.time() + patience_s
+        await self._enter(size, ends_at)
+        result: asyncio.Future[T] = loop.create_future()
+
+        def unless_given_up() -> T:
+            if result.done():
+                raise _GivenUp
+            return call()
+
+        made = self._threads.submit(unless_given_up)
+        made.add_done_callback(
+            lambda done: loop.call_soon_threadsafe(self._end, done, result, size)
+        )
         try:
             with waiting():
-                await asyncio.wait([result], timeout=patience_s)
+                await asyncio.wait([result], timeout=max(ends_at - loop.time(), 0))
             if not result.done():
                 raise Unreachable(f"no answer within {patience_s:g} s")
             return result.result()
         finally:
-            result.cancel()  # of use if no thread has begun it
+            # The call keeps its room until a thread has passed it: it holds its request.
+            result.cancel()
 
     def stop(self) -> None:
         """End the threads after their present calls."""
         self._threads.shutdown(cancel_futures=True)
 
-    async def _until_room(self) -> None:
+    async def _enter(self, size: int, ends_at: float) -> None:
+        """Take room, after the callers that wait for it."""
+        if self._room.has_room and not self._waiting:
+            self._begin(size)
+            return
         loop = asyncio.get_running_loop()
-        while not self._room.has_room:
-            left_s = self._heard_at + FULL_S - loop.time()
-            if left_s <= 0:
-                raise Unreachable(f"{self._room.count} requests wait for its answer already")
-            if self._room_came is None:
-                self._room_came = loop.create_future()
-            await asyncio.wait([self._room_came], timeout=left_s)
+        place = _Place(loop.create_future(), size)
+        self._waiting.append(place)
+        try:
+            while not place.given.done():
+                left_s = min(self._heard_at + FULL_S, ends_at) - loop.time()
+                if left_s <= 0:
+                    raise Unreachable(f"{self._room.count} requests wait for its answer already")
+                await asyncio.wait([place.given], timeout=left_s)
+        except BaseException:
+            if place.given.done():
+                self._room.end(size)
+            else:
+                self._waiting.remove(place)
+            raise
+
+    def _begin(self, size: int) -> None:
+        if not self._room.count:
+            self._heard_at = asyncio.get_running_loop().time()
+        self._room.begin(size)
 
     def _on_room(self) -> None:
-        if self._room_came is not None:
-            self._room_came.set_result(None)
-            self._room_came = None
+        while self._waiting and self._room.has_room:
+            place = self._waiting.popleft()
+            self._begin(place.size)
+            place.given.set_result(None)
 
-    def _end(self, made: Future[T], size: int) -> None:
-        if not made.cancelled() and not isinstance(made.exception(), Unreachable):
+    def _end(self, made: Future[T], result: asyncio.Future[T], size: int) -> None:
+        error = CancelledError() if made.cancelled() else made.exception()
+        if not isinstance(error, Unreachable | CancelledError | _GivenUp):
             self._heard_at = asyncio.get_running_loop().time()
         self._room.end(size)
+        if result.done():
+            return
+        if error is None:
+            result.set_result(made.result())
+        else:
+            result.set_exception(error)
+
+
+class _Place(NamedTuple):
+    """The place of a caller that waits for room, and of the bytes of its request."""
+
+    given: asyncio.Future[None]
+    size: int
+
+
+class _GivenUp(Exception):
+    """The caller has given up before a thread began its call."""

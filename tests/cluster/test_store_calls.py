@@ -159,3 +159,39 @@ def test_call_counts_until_its_thread_is_done_with_it(monkeypatch: pytest.Monkey
                 await scene.make(name, within_s=0.05)
 
     scene.run(play())
+
+
+def test_calls_that_were_given_up_keep_their_room_until_a_thread_passes_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each holds its request: clients that give up fast would fill the memory."""
+    monkeypatch.setattr(store_calls, "FULL_S", 0.2)
+    scene = Scene(THREADS + 2)
+
+    async def play() -> None:
+        made = [scene.make(number, within_s=0.01) for number in range(THREADS + 2)]
+        await asyncio.gather(*made, return_exceptions=True)
+        with pytest.raises(Unreachable, match=f"{THREADS + 2} requests wait"):
+            await scene.make("one too many", within_s=LONG_S)
+        scene.answer()
+        while scene.calls._room.count:
+            await asyncio.sleep(0.01)
+        assert await scene.make("later") == "later"
+        assert "one too many" not in scene.asked
+
+    scene.run(play())
+
+
+def test_wait_for_room_counts_in_the_time_of_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_calls, "FULL_S", LONG_S)
+    scene = Scene(1)
+
+    async def play() -> None:
+        first = scene.make("first")
+        await a_round()
+        with pytest.raises(Unreachable):
+            await scene.make("second", within_s=0.05)
+        scene.answer()
+        assert await first == "first"
+
+    scene.run(play())
