@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 import random
+import threading
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -381,20 +382,51 @@ class TopicAdmin:
 
     def watch_removal(
         self, name: str, topic_id: uuid.UUID | None, removed: Callable[[], None]
-    ) -> Watch:
-        """Call `removed` once the topic of this id has left its name free; or has left it already.
+    ) -> RemovalWatch:
+        """Return a watch of a topic's removal, to be begun.
 
-        It may be called more than once, on any thread.
+        Args:
+            removed: called once the topic of this id has left its name free; or has left it
+                already. It may be called more than once, on any thread.
         """
+        path = znodes.topic_path(name)
+        return RemovalWatch(self._store, path, lambda: self.is_there(name, topic_id), removed)
 
-        def look(event: WatchEvent) -> None:
-            if event.change is Change.DELETED:
-                removed()
 
-        watch = self._store.watch_data(znodes.topic_path(name), look)
-        if not self.is_there(name, topic_id):
-            removed()
-        return watch
+class RemovalWatch:
+    """Waits for the removal of a topic. Both methods wait for the store; from any thread."""
+
+    def __init__(
+        self, store: Store, path: str, is_there: Callable[[], bool], removed: Callable[[], None]
+    ) -> None:
+        self._store = store
+        self._path = path
+        self._is_there = is_there
+        self._removed = removed
+        self._lock = threading.Lock()
+        self._watch: Watch | None = None
+        self._is_over = False
+
+    def begin(self) -> None:
+        """Watch, and look. Raises StoreError."""
+        watch = self._store.watch_data(self._path, self._look)
+        with self._lock:
+            self._watch, is_over = watch, self._is_over
+        if is_over:
+            watch.cancel()  # the caller has given up meanwhile
+        elif not self._is_there():
+            self._removed()
+
+    def cancel(self) -> None:
+        """End the watch, also one that `begin` has yet to arm."""
+        with self._lock:
+            watch, self._is_over = self._watch, True
+        if watch is not None:
+            watch.cancel()
+
+    def _look(self, event: WatchEvent) -> None:
+        if event.change is Change.DELETED:
+            self._removed()
 
 
 def _texts(configs: Mapping[str, str | None]) -> dict[str, str]:

@@ -400,8 +400,9 @@ async def _until_gone(ctx: Context, deadline: Deadline, topic: Going) -> None:
     def on_removed() -> None:  # on the store's thread
         loop.call_soon_threadsafe(settle)
 
-    watch = await ctx.in_thread(ctx.services.topics.watch_removal, *topic, on_removed)
+    watch = ctx.services.topics.watch_removal(*topic, on_removed)
     try:
+        await ctx.in_thread(watch.begin)
         await deadline.until_done(removed, otherwise)
     finally:
         # Not here: it may wait for the store, and the store for a disk.

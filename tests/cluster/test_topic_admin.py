@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 import random
 import uuid
+from collections.abc import Callable
 
 import pytest
 
 from plog.cluster import znodes
 from plog.cluster.broker_registration import create_persistent_paths
 from plog.cluster.embedded_store import EmbeddedStore
+from plog.cluster.store import Watch, WatchEvent
 from plog.cluster.topic_admin import NewTopic, TopicAdmin
 from plog.cluster.znodes import BrokerNode, ConfigEntity, Endpoint, TopicNode
 from plog.errors import (
@@ -212,3 +214,27 @@ def test_lines_of_changes_are_bounded(embedded: EmbeddedStore, caplog, monkeypat
             admin.create(NewTopic(f"t{number}", 1, 1))
         until(lambda: counted(caplog, r"(\d+) further topic changes") == MANY - AT_ONCE)
     assert told(caplog, "created topic") == AT_ONCE
+
+
+def test_watch_of_a_removal_that_is_given_up_before_it_begins_is_cancelled(
+    embedded: EmbeddedStore, admin: TopicAdmin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A handler gives up while the thread that is to begin it waits for the store."""
+    cancelled: list[bool] = []
+    real = embedded.watch_data
+
+    def watch_data(path: str, callback: Callable[[WatchEvent], None]) -> Watch:
+        watch = real(path, callback)
+        monkeypatch.setattr(watch, "cancel", lambda: cancelled.append(True), raising=False)
+        return watch
+
+    monkeypatch.setattr(embedded, "watch_data", watch_data)
+    removal = admin.watch_removal("t", None, lambda: None)
+    removal.cancel()
+    removal.begin()
+    assert cancelled == [True]
+    removal = admin.watch_removal("t", None, lambda: None)
+    removal.begin()
+    assert cancelled == [True]
+    removal.cancel()
+    assert cancelled == [True, True]
