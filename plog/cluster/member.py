@@ -109,8 +109,6 @@ class Member:
                 self._todo.put(lambda: self._machine.suspended(at_ms))
             case SessionEvent.LOST:
                 self._todo.put(self._machine.lost)
-            case SessionEvent.NO_CLIENT:
-                self._todo.put(self._machine.no_client)
 
     def run_due(self) -> None:
         """Do the steps that are due. A simulation calls this time and again, instead of `start`."""
@@ -135,6 +133,8 @@ class Member:
             self._do(call())
 
     def _on_time(self) -> Orders:
+        if self._store.has_failed:
+            return self._machine.no_client()
         now_ms = self._clock.since_boot_ms()
         if self._retry_ms is not None and now_ms >= self._retry_ms:
             self._retry_ms = None

@@ -146,7 +146,6 @@ class SessionEvent(Enum):
     CONNECTED = "connected"
     SUSPENDED = "suspended"  # the server does not answer; ephemeral nodes may still be ours
     LOST = "lost"
-    NO_CLIENT = "no client"  # the client itself has failed: no connection will follow
 
 
 class Watch(ABC):
@@ -174,6 +173,11 @@ class Store(ABC):
     def is_own(self, session_id: int) -> bool:
         """Return whether a session is this object's, or was before that expired."""
         return session_id == self.session_id
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the client itself has failed, so that no connection will follow."""
+        return False
 
     @abstractmethod
     def multi(self, ops: Sequence[Op]) -> list[OpResult]:

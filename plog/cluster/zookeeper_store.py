@@ -153,6 +153,8 @@ class ZooKeeperStore(Store):
         hosts, slash, root = connect.partition("/")
         self._client = _client(hosts, self._timeout_s, access)
         self._closed = threading.Event()
+        self._session = Session(0, b"")
+        """The last one: kazoo tells none while it has no connection."""
         self._session_ids: set[int] = set()
         self._may_ask = threading.Event()
         """Set while there is a connection, and once there is none any more.
@@ -197,9 +199,14 @@ class ZooKeeperStore(Store):
         return session_id in self._session_ids
 
     @property
+    def has_failed(self) -> bool:
+        """See `Store.has_failed`."""
+        return self._client.client_state in NO_CLIENT and not self._closed.is_set()
+
+    @property
     def session(self) -> Session:
-        """The session, for a process that is to take it over."""
-        return Session(*(self._client.client_id or (0, b"")))
+        """The session, or the last one: what a process needs that is to take it over."""
+        return self._session
 
     # -- operations ------------------------------------------------------------------------
 
@@ -346,16 +353,14 @@ class ZooKeeperStore(Store):
     def _on_state(self, state: KazooState) -> None:
         # On kazoo's thread: nothing may wait here.
         if state == KazooState.CONNECTED:
-            self._session_ids.add(self.session_id)
+            self._session = Session(*(self._client.client_id or self._session))
+            self._session_ids.add(self._session.id)
             self._may_ask.set()
         elif not self._closed.is_set():
             self._may_ask.clear()
         if not self._closed.is_set():
             self._log_state(state)
         self._watches.note_session(SESSION_EVENTS[state])
-        if self._client.client_state in NO_CLIENT and not self._closed.is_set():
-            log.critical("the client of ZooKeeper at %s has failed", self._connect)
-            self._watches.note_session(SessionEvent.NO_CLIENT)
 
     def _log_state(self, state: KazooState) -> None:
         match state:
@@ -364,8 +369,9 @@ class ZooKeeperStore(Store):
             case KazooState.LOST:
                 log.warning("the session with ZooKeeper at %s is over", self._connect)
             case KazooState.CONNECTED:
-                number = (self._client.client_id or (0,))[0]
-                log.info("connected to ZooKeeper at %s, session %#x", self._connect, number)
+                log.info(
+                    "connected to ZooKeeper at %s, session %#x", self._connect, self.session_id
+                )
 
     def close(self) -> None:
         """See `Store.close`."""

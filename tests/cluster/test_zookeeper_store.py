@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 
 import pytest
+from kazoo.exceptions import SessionExpiredError
 
 from plog.cluster import zookeeper_store
 from plog.cluster.store import (
@@ -35,6 +36,7 @@ from plog.settings.definitions import BrokerSettings
 from tests.agreement.harness import run_seed
 from tests.cluster.cutting_proxy import CuttingProxy
 from tests.compat.live_kafka import ZooKeeper
+from tests.waiting import until
 
 WAIT_S = 40
 SESSION_MS = 6_000
@@ -334,6 +336,8 @@ def test_store_that_is_cut_off_says_so_and_keeps_its_session(world: World) -> No
     session = world.store.session
     world.proxy.refuse()
     assert states.get(timeout=WAIT_S) is SessionEvent.SUSPENDED
+    assert world.store.session == session
+    assert world.store.session_id == session.id
     world.proxy.refuse(is_refusing=False)
     assert states.get(timeout=WAIT_S) is SessionEvent.CONNECTED
     assert world.store.session == session
@@ -353,18 +357,25 @@ def test_sessions_of_the_store_are_its_own_though_they_have_expired(world: World
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_client_that_fails_is_reported(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("expires", [False, True], ids=["suspended", "expired"])
+def test_client_that_fails_is_seen(
+    world: World, monkeypatch: pytest.MonkeyPatch, expires: bool
+) -> None:
     def fail(*_: object) -> None:
+        if expires and not lost:
+            lost.append(True)
+            raise SessionExpiredError
         raise ValueError("what kazoo does not expect")
 
-    states: queue.Queue[SessionEvent] = queue.Queue()
-    world.store.watch_session(states.put)
+    lost: list[bool] = []
     monkeypatch.setattr(world.store._client._connection, "_connect", fail)
+    assert not world.store.has_failed
     world.proxy.refuse()
     world.proxy.refuse(is_refusing=False)
-    while states.get(timeout=WAIT_S) is not SessionEvent.NO_CLIENT:
-        pass
+    until(lambda: world.store.has_failed, "seen")
     assert outcome(lambda: world.store.get("/n")) in ("unknown", "SessionLost")
+    world.store.close()
+    assert not world.store.has_failed, "it was closed"
 
 
 def test_connection_that_is_never_answered_is_given_up_within_a_session(
