@@ -215,11 +215,15 @@ class ControllerLoop:
     ) -> None:
         """Ask the machine; the future gets its reply, or NotController."""
         if self.machine is None:
-            future.set_exception(NotController(f"broker {self._broker_id} is not the controller"))
+            self._refuse(future)
             return
         self._next_token += 1
         self._futures[self._next_token] = future
         self.feed(event(self._next_token))
+
+    def _refuse(self, future: Future[Any]) -> None:
+        with suppress(InvalidStateError):  # the caller has gone
+            future.set_exception(NotController(f"broker {self._broker_id} is not the controller"))
 
     def _balance(self) -> None:
         settings = self._settings()
@@ -241,13 +245,18 @@ class ControllerLoop:
         if not self._stands:
             return
         try:
-            self._elect()
+            is_new = self._elect()
         except MalformedNode as fault:
             if self._watch_election(znodes.CONTROLLER_EPOCH):
                 self.elect()  # it may have been mended before the watch was armed
                 return
             log.error("no controller can be elected: %s", fault)
             self.resign()
+            return
+        if is_new:
+            self._failover()
+        if not self.joined.done():
+            self.joined.set_result(None)
 
     def _watch_election(self, path: str) -> bool:
         """Have a change of a node begin an election; return whether it did not before."""
@@ -258,7 +267,8 @@ class ControllerLoop:
         )
         return True
 
-    def _elect(self) -> None:
+    def _elect(self) -> bool:
+        """Return whether this broker is the controller from now on. Raises MalformedNode."""
         active = self._nodes.read_controller()
         if active is None and self.machine is not None:
             # Our node is gone, and others may have ruled since: what the machine knows is old.
@@ -266,14 +276,12 @@ class ControllerLoop:
             self.resign()
         while active is None:
             active = self._nodes.try_elect()
-        if active != self._broker_id:
-            if self.machine is not None:
-                log.warning("broker %s is the controller now", active)
-                self.resign()
-        elif self.machine is None and self._nodes.resume():
-            self._failover()
-        if not self.joined.done():
-            self.joined.set_result(None)
+        if active == self._broker_id:
+            return self.machine is None and self._nodes.resume()
+        if self.machine is not None:
+            log.warning("broker %s is the controller now", active)
+            self.resign()
+        return False
 
     def _failover(self) -> None:
         log.info("broker %d is the controller, epoch %d", self._broker_id, self._nodes.epoch)
@@ -315,16 +323,14 @@ class ControllerLoop:
         """Be no controller any more: close the channels, and refuse open questions."""
         self.machine = None
         self.is_active.clear()
-        for watch in self._watches:
-            watch.cancel()
-        self._watches.clear()
+        while self._watches:
+            self._watches.pop().cancel()
         self._topics.cancel()
         for _, channel in self._channels.values():
             channel.close()
         self._channels.clear()
-        futures, self._futures = self._futures, {}
-        for future in futures.values():
-            future.set_exception(NotController(f"broker {self._broker_id} is not the controller"))
+        while self._futures:
+            self._refuse(self._futures.popitem()[1])
 
     def on_stop(self) -> None:
         """Give the role back, so that another broker is elected at once."""

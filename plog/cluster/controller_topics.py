@@ -49,7 +49,7 @@ class ControllerTopics:
 
         def changed(event: WatchEvent) -> None:
             name = unwatched[event.path]
-            self._enqueue(event.path, lambda: self._feed(self.read([name])))
+            self._enqueue(event.path, lambda: self._read_topic_again(name))
 
         watches = self._store.watch_data_many(list(unwatched), changed)
         self._watches.update(zip(unwatched.values(), watches, strict=True))
@@ -85,7 +85,13 @@ class ControllerTopics:
         again = self._nodes.read_states([*unwatched.values()])
         return {**states, **{partition: again.get(partition) for partition in unwatched.values()}}
 
+    def _read_topic_again(self, name: str) -> None:
+        if name in self._watches:  # else this is no controller any more
+            self._feed(self.read([name]))
+
     def _read_again(self, partition: TopicPartition) -> None:
+        if partition not in self._state_watches:
+            return
         state = self._nodes.read_states([partition]).get(partition)
         if state is None or state.is_readable:
             self._forget_state(partition)

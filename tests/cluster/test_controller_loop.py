@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
 
 from plog.cluster import controller_loop, znodes
-from plog.cluster.controller_events import Event, LeaderAndIsrAnswered, SendLeaderAndIsr
+from plog.cluster.controller_events import (
+    ElectionsAsked,
+    ElectionType,
+    Event,
+    LeaderAndIsrAnswered,
+    SendLeaderAndIsr,
+)
 from plog.cluster.store import Unreachable, Watch, WatchEvent
 from plog.protocol.messages.replication import LeaderAndIsrResponse
 from tests.cluster.node import WAIT_S, Node
@@ -82,3 +89,17 @@ def test_answer_to_an_order_of_an_earlier_election_is_ignored(
     loop._on_response(broker, order)(answer)
     node.settled()
     assert len(answers) == 1
+
+
+def test_question_whose_caller_has_gone_ends_no_controller(node: Node) -> None:
+    loop = node.controller.loop
+    gone: Future[object] = Future()
+    gone.cancel()
+    loop._futures[-1] = gone
+    node.store.delete(znodes.CONTROLLER)
+    until(lambda: node.controller.epoch == 2, "elected again")
+    node.settled()
+    loop.machine = None
+    refused: Future[object] = Future()
+    refused.cancel()
+    loop.ask(lambda token: ElectionsAsked(ElectionType.PREFERRED, (), token), refused)
