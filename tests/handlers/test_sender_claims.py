@@ -53,7 +53,7 @@ def dispatcher(epoch: int = EPOCH) -> tuple[Dispatcher, list[Struct]]:
         got.append(request)
 
     services: Any = SimpleNamespace(
-        fence=SimpleNamespace(broker_epoch=epoch),
+        gate=SimpleNamespace(broker_epoch=epoch),
         metadata=SimpleNamespace(snapshot=SimpleNamespace(brokers={REGISTERED: None})),
         settings=SimpleNamespace(broker=lambda: SimpleNamespace(zookeeper_connect="a:1")),
     )
