@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from kazoo import exceptions as zk
 from kazoo.client import KazooClient, KazooState
-from kazoo.handlers.threading import KazooTimeoutError
+from kazoo.handlers.threading import KazooTimeoutError, SequentialThreadingHandler
 from kazoo.protocol.states import KeeperState, ZnodeStat
 from kazoo.retry import KazooRetry
 from kazoo.security import ACL, CREATOR_ALL_ACL, READ_ACL_UNSAFE
@@ -417,6 +417,18 @@ def _takes_over(connect: str, session: Session, *, within_s: float) -> bool:
         client.close()
 
 
+class _Handler(SequentialThreadingHandler):  # type: ignore[misc]  # it has no types
+    """kazoo's threads. A host that is off gets a part of the session's time, not all of it."""
+
+    def __init__(self, connect_s: float) -> None:
+        super().__init__()
+        self._connect_s = connect_s
+
+    def create_connection(self, *args: Any, timeout: float, **options: Any) -> Any:
+        """Connect to a server."""
+        return super().create_connection(*args, timeout=min(timeout, self._connect_s), **options)
+
+
 def _client(
     hosts: str,
     timeout_s: float,
@@ -424,11 +436,13 @@ def _client(
     session: tuple[int, bytes] | None = None,
 ) -> KazooClient:
     forever = KazooRetry(max_tries=-1, delay=RECONNECT_S, max_delay=1.0)
-    # kazoo waits for each server for the session's time, divided by the number of servers. A
-    # server that starts leaves a connection without an answer: one server alone is named again.
-    times = -(-ATTEMPTS_IN_A_SESSION // (hosts.count(",") + 1))
+    # kazoo waits for a response of each server for the session's time, divided by the number of
+    # servers. A server that starts leaves a connection without one: a server alone is named again.
+    count = hosts.count(",") + 1
+    times = -(-ATTEMPTS_IN_A_SESSION // count)
     return KazooClient(
         hosts=",".join([hosts] * times),
+        handler=_Handler(timeout_s / (count * times)),
         timeout=timeout_s,
         client_id=session,
         auth_data=access.auth,

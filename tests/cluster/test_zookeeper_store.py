@@ -407,6 +407,30 @@ def test_connection_that_is_never_answered_is_given_up_within_a_session(
             one.close()
 
 
+def test_host_that_is_off_leaves_time_for_the_others(
+    zookeeper: ZooKeeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It answers no packet, as a listener whose backlog is full."""
+    monkeypatch.setattr(random, "shuffle", lambda hosts: None)  # kazoo's order of hosts
+    with ExitStack() as undo:
+        off = undo.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
+        address, port = off.getsockname()
+        while True:
+            waiting = undo.enter_context(socket.socket())
+            waiting.settimeout(0.5)
+            try:
+                waiting.connect((address, port))
+            except TimeoutError:
+                break
+        store = ZooKeeperStore(
+            f"{address}:{port},{zookeeper.bootstrap}/{uuid.uuid4()}",
+            session_timeout_ms=SESSION_MS,
+            connection_timeout_ms=SESSION_MS,
+        )
+        store.create("/n")
+        store.close()
+
+
 def pass_on(source: socket.socket, sink: socket.socket) -> None:
     with suppress(OSError):
         while data := source.recv(1 << 16):
