@@ -24,6 +24,7 @@ from plog.cluster.store import (
     Unreachable,
     Watch,
     WatchEvent,
+    join,
 )
 from tests.cluster.simulation.scheduler import Scheduler
 
@@ -120,6 +121,8 @@ class SimStore(Store):
         self.sessions = {self._session}
         """Every session that it has had."""
         self._lagging: NodeTree | None = None
+        self._known: dict[tuple[str, str], object] = {}
+        """What the watches had seen when the connection was lost."""
         """The tree of its server, if that is behind the others."""
         self._events: deque[SessionEvent] = deque()
         self._connection = 0
@@ -154,6 +157,7 @@ class SimStore(Store):
         if not self._is_connected or self._is_closed:
             return
         self._fall_behind()  # the next server may lack what this one has not shown yet
+        self._known = {key: self._seen(key) for key in self._watches}
         self._is_connected = False
         self._connection += 1
         connection, session = self._connection, self._session
@@ -180,9 +184,19 @@ class SimStore(Store):
             self.sessions.add(self._session)
             self._lagging = None  # to begin a session is a write
         self._report(SessionEvent.CONNECTED)
-        for kind, path in list(self._watches):
-            change = Change.CHILDREN if kind == "children" else Change.CHANGED
-            self._deliver((kind, path), WatchEvent(change, path))
+        for key in list(self._watches):
+            if self._seen(key) != self._known.get(key):
+                change = Change.CHILDREN if key[0] == "children" else Change.CHANGED
+                self._deliver(key, WatchEvent(change, key[1]))
+
+    def _seen(self, key: tuple[str, str]) -> object:
+        """Return what tells a state of a watch's target from another."""
+        tree = self._servers.tree if self._lagging is None else self._lagging
+        kind, path = key
+        stat = tree.exists(path)
+        if stat is None or kind != "children":
+            return stat and (stat.czxid, stat.mzxid)
+        return stat.czxid, [tree.nodes[join(path, name)].czxid for name in tree.children(path)]
 
     def die(self) -> None:
         """The process is gone. Its session goes on until it expires."""
