@@ -154,7 +154,7 @@ class ZooKeeperStore(Store):
         self._client = _client(hosts, self._timeout_s, access)
         self._closed = threading.Event()
         self._session = Session(0, b"")
-        """The last one: kazoo tells none while it has no connection."""
+        """The last one: kazoo has none while it has no connection."""
         self._session_ids: set[int] = set()
         self._may_ask = threading.Event()
         """Set while there is a connection, and once there is none any more.

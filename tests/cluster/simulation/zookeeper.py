@@ -190,7 +190,7 @@ class SimStore(Store):
                 self._deliver(key, WatchEvent(change, key[1]))
 
     def _seen(self, key: tuple[str, str]) -> object:
-        """Return what tells a state of a watch's target from another."""
+        """Return what differs between two states of a watch's target."""
         tree = self._servers.tree if self._lagging is None else self._lagging
         kind, path = key
         stat = tree.exists(path)
