@@ -10,7 +10,8 @@ import threading
 class CuttingProxy:
     """Passes bytes on, until it has passed as many as `cut_after` allows.
 
-    A connection that is cut is closed on both sides, and the next one passes everything again.
+    A connection that is cut passes nothing more, on neither side, and is closed. The next one
+    passes everything again.
     """
 
     def __init__(self, port: int) -> None:
@@ -62,31 +63,38 @@ class CuttingProxy:
                 continue
             with self._lock:
                 self._open += [client, server]
+            cut = threading.Event()
             for kind, source, sink in (("request", client, server), ("answer", server, client)):
-                threading.Thread(target=self._pass, args=(kind, source, sink), daemon=True).start()
+                threading.Thread(
+                    target=self._pass, args=(kind, source, sink, cut), daemon=True
+                ).start()
 
-    def _pass(self, kind: str, source: socket.socket, sink: socket.socket) -> None:
+    def _pass(
+        self, kind: str, source: socket.socket, sink: socket.socket, cut: threading.Event
+    ) -> None:
         with contextlib.suppress(OSError):
             while data := source.recv(1 << 16):
-                passed, is_cut = self._take(kind, len(data))
+                passed, is_cut = self._take(kind, len(data), cut)
                 sink.sendall(data[:passed])
                 if is_cut:
                     break
         _close(source)
         _close(sink)
 
-    def _take(self, kind: str, size: int) -> tuple[int, bool]:
+    def _take(self, kind: str, size: int, cut: threading.Event) -> tuple[int, bool]:
         """Return how many bytes pass, and whether the connection is cut behind them."""
         with self._lock:
+            if cut.is_set():  # the other side is about to close both
+                return 0, False
             allowed = self._allowed.get(kind)
-            is_cut = allowed is not None and allowed <= size
-            if is_cut:
-                size, self._allowed = allowed or 0, {}
+            if allowed is not None and allowed <= size:
+                size, self._allowed = allowed, {}
                 self.cuts += 1
+                cut.set()
             elif allowed is not None:
                 self._allowed[kind] = allowed - size
             self.passed[kind] += size
-            return size, is_cut
+            return size, cut.is_set()
 
 
 def _close(one: socket.socket) -> None:
