@@ -44,6 +44,7 @@ from plog.protocol.messages.offsets import (
 )
 from plog.protocol.messages.produce import (
     PartitionProduceResponse,
+    ProduceRequest,
     ProduceResponse,
     TopicProduceResponse,
 )
@@ -232,6 +233,16 @@ def encoded(answer, header: RequestHeader, *, version: int | None = None) -> byt
         header.api_key, version, header.correlation_id
     ) + codec.encode(answer, version)
     return struct.pack(">i", len(body)) + body
+
+
+def produced(request: ProduceRequest) -> list[bytes]:
+    """The values of all its records."""
+    return [
+        record.value
+        for topic in request.topic_data
+        for part in topic.partition_data
+        for record in records.walk(part.records)
+    ]
 
 
 def _exactly(connected: socket.socket, size: int) -> bytes:

@@ -30,7 +30,7 @@ from plog.protocol.messages.transactions import (
     TxnOffsetCommitRequest,
 )
 from plog.types import TopicPartition
-from tests.client.fake_broker import CLOSE, SILENCE, TxnBroker
+from tests.client.fake_broker import CLOSE, SILENCE, TxnBroker, produced
 from tests.waiting import until
 
 WAIT_S = 60
@@ -278,14 +278,15 @@ def test_refusal_of_a_coordinator(
 
 
 def test_records_given_up_cost_the_transaction_with_the_reason(fake: TxnBroker) -> None:
+    refused = (ErrorCode.NOT_ENOUGH_REPLICAS, False)
+    # By its value: one more of its requests may be on its way when it is given up.
+    fake.luck = lambda request: refused if produced(request) == [b"no"] else None
     with producer_of(fake, delivery_timeout_ms=400) as producer:
-        fake.luck = lambda _request: (ErrorCode.NOT_ENOUGH_REPLICAS, False)
         with (
             pytest.raises(RequestTimedOut, match=r"never acknowledged.*NOT_ENOUGH"),
             producer.transaction(),
         ):
             producer.send("t", b"no", partition=0)
-        fake.luck = lambda _request: None
         with producer.transaction():
             producer.send("t", b"yes", partition=0)
     assert fake.ends == [False, True]
