@@ -58,10 +58,16 @@ class Brokers:
     def until_known(self) -> None:
         """Wait until every running broker knows all running ones."""
         running = {number for number, one in enumerate(self.brokers) if one.is_running}
-        for number in running:
-            self.admin_until(
-                number, lambda admin: {node.node_id for node in admin.nodes()} == running
-            )
+        self.all_until(lambda admin: {node.node_id for node in admin.nodes()} == running)
+
+    def all_until(self, is_so: Callable[[Admin], bool]) -> None:
+        """Wait until something is so as every running broker says.
+
+        A client may ask any broker that it has heard of, whichever one it was given.
+        """
+        for number, one in enumerate(self.brokers):
+            if one.is_running:
+                self.admin_until(number, is_so)
 
     def admin_until(self, broker_id: int, is_so: Callable[[Admin], bool]) -> None:
         """Wait until something is so as one broker says."""

@@ -94,8 +94,7 @@ class Play:
         topic = fresh_name()
         with Admin(brokers.bootstrap) as admin:
             admin.create_topic(topic, partitions=3)
-        for broker_id in IDS:
-            brokers.admin_until(broker_id, lambda admin: topic in admin.topics())
+        brokers.all_until(lambda admin: topic in admin.topics())
         places = [TopicPartition(topic, number) for number in range(3)]
         self.places = {wire.leader(at): at for at in places}
         assert sorted(self.places) == list(IDS)

@@ -52,7 +52,7 @@ def place_on(brokers: Brokers, wire: Routed, broker_id: int) -> TopicPartition:
     topic = fresh_name()
     with Admin(brokers.bootstrap) as admin:
         admin.create_topic(topic, partitions=3)
-        brokers.admin_until(broker_id, lambda admin: topic in admin.topics())
+    brokers.all_until(lambda admin: topic in admin.topics())
     places = [TopicPartition(topic, number) for number in range(3)]
     until(lambda: all(wire.leader(at) >= 0 for at in places), "led")
     return next(at for at in places if wire.leader(at) == broker_id)

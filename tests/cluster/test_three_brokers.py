@@ -120,8 +120,7 @@ def test_every_broker_describes_the_settings_of_a_topic(brokers: Brokers) -> Non
         admin.alter_configs(TOPIC, "t", [("retention.ms", SET, "3600000")])
         assert described() == ["3600000"] * 3
         admin.delete_topic("t")
-        for broker in range(3):
-            brokers.admin_until(broker, lambda admin: "t" not in admin.topics())
+        brokers.all_until(lambda admin: "t" not in admin.topics())
         admin.create_topic("t")
     assert described() == [str(7 * 24 * 3600 * 1000)] * 3
 

@@ -77,8 +77,7 @@ def topic(brokers: Brokers) -> str:
     name = fresh("t")
     with Admin(brokers.bootstrap) as admin:
         admin.create_topic(name, partitions=6)
-    for broker_id in IDS:
-        brokers.admin_until(broker_id, lambda admin: is_led(admin, name, 6))
+    brokers.all_until(lambda admin: is_led(admin, name, 6))
     return name
 
 
@@ -138,8 +137,8 @@ def test_topics_are_spread_grown_and_deleted(tools: Tools, brokers: Brokers) -> 
     name, placed = fresh("t"), fresh("t")
     topics("--create", "--topic", name, "--partitions", 6, at=(1,))
     topics("--create", "--topic", placed, "--replica-assignment", "2,0,1,2", at=(2,))
+    brokers.all_until(lambda admin: is_led(admin, placed, 4))
     for broker_id in IDS:
-        brokers.admin_until(broker_id, lambda admin: is_led(admin, placed, 4))
         described = partitions_of(topics("--describe", "--topic", name, at=(broker_id,)))
         assert [number for number, *_ in described] == list(range(6))
         assert Counter(leader for _, leader, *_ in described) == {"0": 2, "1": 2, "2": 2}
@@ -147,15 +146,14 @@ def test_topics_are_spread_grown_and_deleted(tools: Tools, brokers: Brokers) -> 
         described = partitions_of(topics("--describe", "--topic", placed, at=(broker_id,)))
         assert [leader for _, leader, *_ in described] == ["2", "0", "1", "2"]
     topics("--alter", "--topic", name, "--partitions", 9)
-    for broker_id in IDS:
-        brokers.admin_until(broker_id, lambda admin: is_led(admin, name, 9))
+    brokers.all_until(lambda admin: is_led(admin, name, 9))
     described = partitions_of(topics("--describe", "--topic", name))
     assert Counter(leader for _, leader, *_ in described) == {"0": 3, "1": 3, "2": 3}
     for question in ("--unavailable-partitions", "--under-replicated-partitions"):
         assert topics("--describe", question).strip() == ""
     topics("--delete", "--topic", name, at=(0,))
+    brokers.all_until(lambda admin: name not in admin.topics())
     for broker_id in IDS:
-        brokers.admin_until(broker_id, lambda admin: name not in admin.topics())
         listed = topics("--list", at=(broker_id,)).split()
         assert name not in listed
         assert placed in listed
@@ -447,8 +445,7 @@ def test_leaders_are_elected_once_their_broker_is_back(
     assert already_elected(elect(*preferred, *from_file)) == {f"{topic}-{n}" for n in leaders}
     brokers[away].stop()
     brokers.until_known()
-    for broker_id in rest:
-        brokers.admin_until(broker_id, lambda admin: leaderless(admin, topic) == set(lost))
+    brokers.all_until(lambda admin: leaderless(admin, topic) == set(lost))
     described = topics("--describe", "--topic", topic, "--unavailable-partitions", at=rest)
     assert [(number, leader) for number, leader, *_ in partitions_of(described)] == [
         (number, "none") for number in lost
@@ -468,8 +465,8 @@ def test_leaders_are_elected_once_their_broker_is_back(
     said = elect(*preferred, *one, at=rest)
     assert already_elected(said) == {f"{topic}-{lost[0]}"}
     elect(*preferred, "--all-topic-partitions", at=(away,))
+    brokers.all_until(lambda admin: is_led(admin, topic, 6))
     for broker_id in IDS:
-        brokers.admin_until(broker_id, lambda admin: is_led(admin, topic, 6))
         described = partitions_of(topics("--describe", "--topic", topic, at=(broker_id,)))
         assert {number: int(leader) for number, leader, *_ in described} == leaders
     write(brokers, topic, {number: [b"v"] for number in leaders})

@@ -135,8 +135,7 @@ def test_znodes_are_those_of_kafka(brokers: Brokers, zookeeper: ZooKeeper, kafka
 def test_cluster_is_seen_by_zookeeper_shell(brokers: Brokers) -> None:
     with Admin(brokers.bootstrap) as admin:
         admin.create_topic(TOPIC, partitions=6)
-        for broker_id in range(3):
-            brokers.admin_until(broker_id, lambda admin: TOPIC in admin.topics())
+        brokers.all_until(lambda admin: TOPIC in admin.topics())
         described, cluster_id = admin.topic(TOPIC), admin.cluster_id()
     partitions = [str(number) for number in range(6)]
     ids, numbers = children(brokers.connect, "/brokers/ids", f"/brokers/topics/{TOPIC}/partitions")
