@@ -34,6 +34,19 @@ TIMEOUT_MS = 10_000
 offsets.commit.timeout.ms, 5 s by default. A producer waits for 30 s by default, and then sends its
 request again, to wait again."""
 MIN_TIMEOUT_MS = 1_000
+ASK_AGAIN = frozenset(
+    {
+        ErrorCode.CONCURRENT_TRANSACTIONS,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
+        # A coordinator on another broker does not answer.
+        ErrorCode.BROKER_NOT_AVAILABLE,
+        ErrorCode.NETWORK_EXCEPTION,
+        ErrorCode.REQUEST_TIMED_OUT,
+    }
+)
+"""Answers, and errors of a question, after which it may be asked again."""
 
 
 def patience_s(request_timeout_ms: int | None) -> float:

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Set
 from plog._native.partition_guards import TxnGuard
 from plog.coordinator.txn_connections import Sender, Way
 from plog.coordinator.txn_events import Producer
+from plog.coordinator.txn_verifier import ASK_AGAIN
 from plog.errors import (
     ErrorCode,
     InvalidRequest,
@@ -24,16 +25,6 @@ from plog.errors import (
 from plog.handlers.context import Context
 from plog.storage.log import Log
 from plog.types import TopicPartition
-
-COME_AGAIN = frozenset(
-    {
-        ErrorCode.CONCURRENT_TRANSACTIONS,
-        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-        ErrorCode.COORDINATOR_NOT_AVAILABLE,
-        ErrorCode.NOT_COORDINATOR,
-    }
-)
-"""Errors that Produce never returned before KIP-890; clients get a retriable error instead."""
 
 Permission = TxnGuard | KafkaError
 """The guard to append a write with, or the error that refuses it."""
@@ -138,7 +129,7 @@ async def _missing(
         found = ErrorCode(refusal.code)
     if not isinstance(found, ErrorCode):
         return found
-    return _refusal(found, transactional_id, producer, come_again=COME_AGAIN)
+    return _refusal(found, transactional_id, producer, come_again=ASK_AGAIN)
 
 
 async def _join(
@@ -152,7 +143,7 @@ async def _join(
     if error is ErrorCode.NONE:
         return None
     # A client that joins by writing knows that one transaction may have to wait for another.
-    come_again = COME_AGAIN - {ErrorCode.CONCURRENT_TRANSACTIONS}
+    come_again = ASK_AGAIN - {ErrorCode.CONCURRENT_TRANSACTIONS}
     return _refusal(error, transactional_id, producer, come_again=come_again)
 
 
@@ -160,7 +151,7 @@ def _refusal(
     error: ErrorCode, transactional_id: str, producer: Producer, *, come_again: Set[ErrorCode]
 ) -> KafkaError:
     who = f"producer {producer.id} epoch {producer.epoch} of {transactional_id!r}"
-    if error in come_again:
+    if error in come_again:  # Produce never returned these before KIP-890
         return NotEnoughReplicas(f"{who}: the coordinator returned {error.name}")
     if error is ErrorCode.PRODUCER_FENCED:
         return error_for(ErrorCode.INVALID_PRODUCER_EPOCH, who)
