@@ -348,7 +348,12 @@ def test_partition_that_is_offline_holds_up_nothing_but_itself(tmp_path, reset, 
         with Consumer(broker.bootstrap, auto_offset_reset=reset) as consumer:
             consumer.assign(consumer.partitions_for("t"))
             if reset == "latest":
-                assert consumer.poll(200) == []
+                until(
+                    lambda: (
+                        consumer.poll(50) == []
+                        and {at.partition for at in consumer.known_positions()} == {0, 2}
+                    )
+                )
                 fill(broker.bootstrap, "t", [100, 0, 100])
             found = take(consumer, 200)
             assert {r.partition for r in found} == {0, 2}
