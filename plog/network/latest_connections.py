@@ -4,10 +4,16 @@ A broker that gets no response sends again, by a new connection. What it sent fi
 in a socket of this broker: an order would delete the log of a topic that was created again
 meanwhile, a marker would end the producer's next transaction if that has the same epoch (before
 KIP-890). So once a sender has used a connection, what comes by an earlier one is late. Pure, and
-without memory over a restart: sockets do not survive one.
+without memory over a restart: sockets do not survive one. The memory is bounded, as a program that
+is no broker may use any number of names.
 """
 
 from __future__ import annotations
+
+from typing import Final
+
+MAX_SENDERS: Final = 1_000
+"""More than a cluster has brokers. The sender that was silent for longest is forgotten."""
 
 
 class LatestConnections:
@@ -18,8 +24,8 @@ class LatestConnections:
 
     def is_late(self, sender: str, connection: int) -> bool:
         """Return whether a request has been sent again meanwhile; note its connection if not."""
-        latest = self._latest.get(sender, 0)
-        if connection < latest:
-            return True
-        self._latest[sender] = connection
-        return False
+        latest = self._latest.pop(sender, 0)
+        self._latest[sender] = max(latest, connection)  # the last one: dicts keep their order
+        if len(self._latest) > MAX_SENDERS:
+            del self._latest[next(iter(self._latest))]
+        return connection < latest
