@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 
-from plog.errors import StaleBrokerEpoch, StaleControllerEpoch
+from plog.errors import KafkaError, StaleBrokerEpoch, StaleControllerEpoch
 
 NO_BROKER_EPOCH = -1
 
@@ -36,6 +36,11 @@ class ControlFence:
         with self._lock:
             return controller_epoch > self._controller_epoch or broker_epoch > self.broker_epoch
 
+    def is_stale(self, controller_epoch: int, broker_epoch: int) -> bool:
+        """Return whether `admit` refuses a request with these epochs."""
+        with self._lock:
+            return self._refusal(controller_epoch, broker_epoch) is not None
+
     def admit(self, controller_epoch: int, broker_epoch: int) -> None:
         """Let a request in, and remember its controller epoch.
 
@@ -44,13 +49,18 @@ class ControlFence:
             StaleBrokerEpoch: it was meant for a registration before the present one.
         """
         with self._lock:
-            if broker_epoch != NO_BROKER_EPOCH and broker_epoch < self.broker_epoch:
-                raise StaleBrokerEpoch(
-                    f"stale broker epoch {broker_epoch}, the current one is {self.broker_epoch}"
-                )
-            if controller_epoch < self._controller_epoch:
-                raise StaleControllerEpoch(
-                    f"stale controller epoch {controller_epoch},"
-                    f" the current one is {self._controller_epoch}"
-                )
+            if (refusal := self._refusal(controller_epoch, broker_epoch)) is not None:
+                raise refusal
             self._controller_epoch = controller_epoch
+
+    def _refusal(self, controller_epoch: int, broker_epoch: int) -> KafkaError | None:
+        if broker_epoch != NO_BROKER_EPOCH and broker_epoch < self.broker_epoch:
+            return StaleBrokerEpoch(
+                f"stale broker epoch {broker_epoch}, the current one is {self.broker_epoch}"
+            )
+        if controller_epoch < self._controller_epoch:
+            return StaleControllerEpoch(
+                f"stale controller epoch {controller_epoch},"
+                f" the current one is {self._controller_epoch}"
+            )
+        return None

@@ -1,7 +1,7 @@
 """Decides whether a broker obeys an order of the controller that came over the network.
 
 Owns the connections by which orders came. An order is checked when it arrives, and again in its
-turn: `admit`, then `check_epochs`. `ControlFence` refuses the epochs of earlier controllers, and of
+turn: `admit`, then `check_in_turn`. `ControlFence` refuses epochs of earlier controllers, and of
 earlier lives of this broker.
 """
 
@@ -18,6 +18,10 @@ from plog.protocol.messages.replication import UpdateMetadataRequest
 
 class NoResponse(PlogError):
     """The order gets no response, and is not obeyed. The controller sends it again."""
+
+
+class SentAgain(NoResponse):
+    """The controller has sent the order again meanwhile, by a later connection."""
 
 
 class OrderGate:
@@ -41,15 +45,11 @@ class OrderGate:
         """The epoch of this broker's registration, which orders have to name."""
         return self._fence.broker_epoch
 
-    def admit(self, order: ControlRequest, connection: int) -> None:
+    def admit(self, order: ControlRequest) -> None:
         """Check an order as it arrives: it has an epoch, and comes from a registered broker.
-
-        Args:
-            connection: by which it came; later ones have higher numbers.
 
         Raises:
             StaleBrokerEpoch, StaleControllerEpoch: it is refused.
-            NoResponse: the controller has sent it again meanwhile.
         """
         if order.broker_epoch == NO_BROKER_EPOCH:
             raise StaleBrokerEpoch("the request has no broker epoch")
@@ -59,15 +59,21 @@ class OrderGate:
             is_registered = order.controller_id in self._metadata.snapshot.brokers
         if not is_registered:
             raise StaleControllerEpoch(f"broker {order.controller_id} is not registered")
-        if self._connections.is_late(str(order.controller_id), connection):
-            raise NoResponse("its orders were sent again by a later connection")
 
-    def check_epochs(self, order: ControlRequest) -> None:
-        """Look up epochs that this broker has not heard of yet.
+    def check_in_turn(self, order: ControlRequest, connection: int) -> None:
+        """Look up epochs that this broker has not heard of yet, and note the connection.
+
+        Only orders with the right epochs are noted: a forged one would have the controller's
+        connection closed. The caller obeys one order at a time, and so `ControlFence` refuses stale
+        epochs after this.
+
+        Args:
+            connection: by which it came; later ones have higher numbers.
 
         Raises:
             NoResponse: the coordination store has none like these.
-            StoreError: it cannot be asked.
+            SentAgain: the controller has sent it again meanwhile.
+            StoreError: the store cannot be asked.
         """
         epochs = order.controller_epoch, order.broker_epoch
         if self._fence.is_beyond(*epochs) and not self._registration.has_epochs(*epochs):
@@ -75,3 +81,7 @@ class OrderGate:
                 f"no controller has epoch {order.controller_epoch}, or this broker"
                 f" {order.broker_epoch}, as far as is known here"
             )
+        if self._fence.is_stale(*epochs):
+            return
+        if self._connections.is_late(str(order.controller_id), connection):
+            raise SentAgain("its orders were sent again by a later connection")

@@ -61,7 +61,7 @@ NO_LEADER = -1
 async def leader_and_isr(ctx: Context, request: LeaderAndIsrRequest) -> LeaderAndIsrResponse:
     """Lead and follow as the controller says."""
     try:
-        _admit(ctx, request)
+        ctx.services.gate.admit(request)
     except KafkaError as refusal:
         return LeaderAndIsrResponse(error_code=refusal.code, topics=[])
     return await _obeyed(ctx, ctx.services.replicas.apply_leader_and_isr, request)
@@ -71,7 +71,7 @@ async def leader_and_isr(ctx: Context, request: LeaderAndIsrRequest) -> LeaderAn
 async def stop_replica(ctx: Context, request: StopReplicaRequest) -> StopReplicaResponse:
     """Stop replicas, and delete their logs if the controller says so."""
     try:
-        _admit(ctx, request)
+        ctx.services.gate.admit(request)
     except KafkaError as refusal:
         return StopReplicaResponse(error_code=refusal.code, partition_errors=[])
     return await _obeyed(ctx, ctx.services.replicas.apply_stop_replica, request)
@@ -81,18 +81,10 @@ async def stop_replica(ctx: Context, request: StopReplicaRequest) -> StopReplica
 async def update_metadata(ctx: Context, request: UpdateMetadataRequest) -> UpdateMetadataResponse:
     """Take in what the controller says of the cluster."""
     try:
-        _admit(ctx, request)
+        ctx.services.gate.admit(request)
     except KafkaError as refusal:
         return UpdateMetadataResponse(error_code=refusal.code)
     return await _obeyed(ctx, ctx.services.metadata.apply, request)
-
-
-def _admit(ctx: Context, order: ControlRequest) -> None:
-    """Check an order as it arrives. Raises KafkaError: it is refused."""
-    try:
-        ctx.services.gate.admit(order, ctx.connection.id)
-    except NoResponse as reason:
-        raise CloseConnection(str(reason)) from reason
 
 
 async def _obeyed(ctx: Context, obey: Callable[[A], B], order: A) -> B:
@@ -102,8 +94,10 @@ async def _obeyed(ctx: Context, obey: Callable[[A], B], order: A) -> B:
     order cannot be judged now.
     """
 
+    connection = ctx.connection.id
+
     def check_and_obey() -> B:
-        ctx.services.gate.check_epochs(order)
+        ctx.services.gate.check_in_turn(order, connection)
         return obey(order)
 
     with ctx.connection.aside():

@@ -242,6 +242,24 @@ def test_order_by_an_earlier_connection_is_late(
     until(lambda: "sent again by a later connection" in one.brokers[0].log, "logged")
 
 
+@pytest.mark.parametrize(("request_type", "response"), ORDERS)
+@pytest.mark.parametrize(
+    "forged",
+    [{"broker_epoch": 1 << 40}, {"controller_epoch": 1 << 30}, {"controller_epoch": 0}],
+    ids=["no life", "no controller", "earlier controller"],
+)
+def test_order_with_wrong_epochs_does_not_make_the_controllers_late(
+    one: One, request_type: type[Struct], response: type[Struct], forged: dict[str, int]
+) -> None:
+    with closing(one.by_brokers()) as controllers:
+        assert controllers.versions
+        with suppress(NetworkException):
+            answer = one.ask(one.order(request_type, **forged), response)
+            assert answer.error_code == ErrorCode.STALE_CONTROLLER_EPOCH
+        order = one.order(request_type)
+        assert controllers.call(order, response).error_code == ErrorCode.NONE
+
+
 @pytest.mark.parametrize(
     ("broker_id", "offset", "error"),
     [

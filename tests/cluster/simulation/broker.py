@@ -24,7 +24,7 @@ from plog.cluster.controller_loop import ControllerLoop
 from plog.cluster.controller_store import ControllerMoved
 from plog.cluster.member import Member
 from plog.cluster.metadata_cache import MetadataCache
-from plog.cluster.order_gate import NoResponse, OrderGate
+from plog.cluster.order_gate import NoResponse, OrderGate, SentAgain
 from plog.cluster.replica_manager import ReplicaManager
 from plog.cluster.store import StoreError
 from plog.cluster.stray_logs import Topics
@@ -347,20 +347,23 @@ class Process:
     ) -> None:
         """Take an order from the network, as `handlers.replication` does; None: no response."""
         try:
-            self.gate.admit(order, connection)
+            self.gate.admit(order)
         except KafkaError as refusal:
             respond(refused(order, refusal.code))
-        except NoResponse:
-            respond(None)
         else:
-            self._orders.enqueue("", lambda: self._obey_in_turn(order, respond))
+            self._orders.enqueue("", lambda: self._obey_in_turn(order, connection, respond))
 
     def _obey_in_turn(
-        self, order: ControlRequest, respond: Callable[[ControlResponse | None], None]
+        self,
+        order: ControlRequest,
+        connection: int,
+        respond: Callable[[ControlResponse | None], None],
     ) -> None:
         is_known = self.cluster.invariants.is_known(order, self.broker.id)
         try:
-            self.gate.check_epochs(order)
+            self.gate.check_in_turn(order, connection)
+        except SentAgain:
+            respond(None)
         except NoResponse as reason:
             if is_known:
                 self.cluster.invariants.check_unknown(order, self.broker.id, reason)
