@@ -24,7 +24,7 @@ from plog.cluster.store import (
     SetOp,
     Store,
 )
-from plog.cluster.znodes import ConfigEntity
+from plog.cluster.znodes import ConfigEntity, MalformedNode
 from plog.errors import InvalidConfig, InvalidRequest, UnknownTopicOrPartition
 from plog.runtime.bounded_lines import BoundedLines
 from plog.settings.alterations import Alteration, alter
@@ -80,7 +80,7 @@ class ConfigAdmin:
             InvalidRequest: a key twice or not dynamic, an unknown operation, no value, another
                 broker, a broker's configs that are wrong, a group without a name.
             InvalidConfig: configs of a topic or group that are unknown or wrong; configs that are
-                no lists.
+                no lists; a node that is unreadable.
                 Everything that is wrong with values is named.
         """
         settings = self._settings
@@ -120,7 +120,10 @@ class ConfigAdmin:
                 version: int | None = stat.version
             except NoNode:
                 data, version = b"", None
-            present = znodes.decode_config(data)
+            try:
+                present = znodes.decode_config(data)
+            except MalformedNode as fault:
+                raise InvalidConfig(f"{entity.path}: {fault}") from fault
             configs, faults = change(present)
             # As in Kafka: what is wrong with a topic's changes themselves is reported first.
             if not faults:

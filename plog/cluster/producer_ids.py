@@ -7,11 +7,14 @@ broker did not use up before it stopped are lost.
 
 from __future__ import annotations
 
+import logging
 import threading
 
 from plog.cluster.store import BadVersion, Store, Unreachable
-from plog.cluster.znodes import PRODUCER_ID_BLOCK, ProducerIdBlock, broker_path
+from plog.cluster.znodes import PRODUCER_ID_BLOCK, MalformedNode, ProducerIdBlock, broker_path
 from plog.errors import BrokerIdNotRegistered, StaleBrokerEpoch, UnknownServerError
+
+log = logging.getLogger(__name__)
 
 BLOCK_SIZE = 1000
 LARGEST_PRODUCER_ID = 2**63 - 1
@@ -26,13 +29,14 @@ class ProducerIds:
         self._lock = threading.Lock()
         self._next = 0
         self._end = 0
+        self._reported: int | None = None
 
     def next(self) -> int:
         """Return an id that nobody has had; once in a thousand calls, a write to the store.
 
         Raises:
             StoreError: a block was needed and the store cannot be written.
-            UnknownServerError: all ids there can be are used up.
+            UnknownServerError: all ids there can be are used up, or the last block is unreadable.
         """
         with self._lock:
             if self._next == self._end:
@@ -71,7 +75,13 @@ class ProducerIds:
     def _take_block(self, broker_id: int) -> ProducerIdBlock:
         while True:
             data, stat = self._store.get(PRODUCER_ID_BLOCK)
-            first = ProducerIdBlock.decode(data).last + 1 if data else 0
+            try:
+                first = ProducerIdBlock.decode(data).last + 1 if data else 0
+            except MalformedNode as fault:
+                if self._reported != stat.mzxid:
+                    self._reported = stat.mzxid
+                    log.error("no producer can get an id: %s: %s", PRODUCER_ID_BLOCK, fault)
+                raise UnknownServerError(f"{PRODUCER_ID_BLOCK}: {fault}") from fault
             if first > LARGEST_PRODUCER_ID - BLOCK_SIZE + 1:
                 raise UnknownServerError("every producer id has been used")
             block = ProducerIdBlock(broker_id, first, first + BLOCK_SIZE - 1)
