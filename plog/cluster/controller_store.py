@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from plog.cluster import topic_removals, znodes
 from plog.cluster.controller_context import LiveBroker, PartitionState
 from plog.cluster.controller_events import StateWrite, TopicsRead
+from plog.cluster.registered_brokers import read_registered_brokers
 from plog.cluster.store import (
     BadVersion,
     CheckOp,
@@ -30,7 +31,6 @@ from plog.cluster.store import (
     join,
 )
 from plog.cluster.znodes import (
-    BrokerNode,
     ConfigEntity,
     ControllerNode,
     MalformedNode,
@@ -175,22 +175,21 @@ class ControllerStore:
 
     def read_brokers(self) -> dict[int, LiveBroker]:
         """Return the registered brokers; one whose node is overwritten is as it was before."""
-        brokers = {}
-        names = self._store.children(znodes.BROKER_IDS)
-        found = self._store.get_many([join(znodes.BROKER_IDS, name) for name in names])
-        for name, one in zip(names, found, strict=True):
-            if one is None:
-                continue  # gone since it was listed; the watch will say so
-            data, stat = one
-            try:
-                broker_id, node = int(name), BrokerNode.decode(data)
-            except (MalformedNode, ValueError) as fault:
-                self._report(join(znodes.BROKER_IDS, name), stat, fault)
-                known = next((b for b in self._brokers.values() if b.epoch == stat.czxid), None)
-                if known is not None:
-                    brokers[known.id] = known
-                continue
-            brokers[broker_id] = LiveBroker(broker_id, stat.czxid, node.endpoints, node.rack)
+        unreadable: list[Stat] = []
+
+        def report(path: str, stat: Stat, fault: Exception) -> None:
+            self._report(path, stat, fault)
+            unreadable.append(stat)
+
+        found = read_registered_brokers(self._store, report)
+        brokers = {
+            broker_id: LiveBroker(broker_id, stat.czxid, node.endpoints, node.rack)
+            for broker_id, (node, stat) in found.items()
+        }
+        for stat in unreadable:
+            known = next((b for b in self._brokers.values() if b.epoch == stat.czxid), None)
+            if known is not None:
+                brokers[known.id] = known
         self._brokers = brokers
         return brokers
 

@@ -11,16 +11,10 @@ from collections.abc import Mapping
 from enum import IntEnum
 from typing import Final, NamedTuple
 
+from plog.cluster.registered_brokers import read_registered_brokers
 from plog.cluster.store import BadVersion, NodeExists, NoNode, Stat, Store
 from plog.cluster.store_follower import StoreFollower
-from plog.cluster.znodes import (
-    BROKER_IDS,
-    FEATURES,
-    BrokerNode,
-    FeaturesNode,
-    MalformedNode,
-    broker_path,
-)
+from plog.cluster.znodes import FEATURES, BrokerNode, FeaturesNode, MalformedNode
 from plog.errors import ConfigError, InvalidRequest, InvalidUpdateVersion
 
 log = logging.getLogger(__name__)
@@ -115,16 +109,17 @@ class Features:
         Raises:
             InvalidRequest: no such feature in force that is to be removed, or no level given.
             InvalidUpdateVersion: the level is not supported by every broker that is registered, or
-                goes another way than asked.
+                goes another way than asked. A level cannot be raised while a registration is
+                unreadable.
             StoreError: the registrations cannot be read.
         """
-        _check(change, self._finalized.levels, self._brokers())
+        self._check(change, self._finalized.levels)
 
     def update(self, change: Change) -> None:
         """Change one feature's level. Raises as `check`, StoreError."""
         while True:
             node, stat = self._read()
-            _check(change, _finalized(node, stat).levels, self._brokers())
+            self._check(change, _finalized(node, stat).levels)
             stored = dict(node.levels) if node.is_enabled else {}
             stored[change.feature] = level = max(change.level, NO_LEVEL)
             levels = {
@@ -138,15 +133,18 @@ class Features:
             self._refresh()
             return
 
-    def _brokers(self) -> Mapping[int, BrokerNode]:
-        """Return the registered brokers."""
-        ids = self._store.children(BROKER_IDS)
-        found = self._store.get_many([broker_path(int(name)) for name in ids])
-        return {
-            int(name): BrokerNode.decode(one[0])
-            for name, one in zip(ids, found, strict=True)
-            if one is not None
-        }
+    def _check(self, change: Change, levels: Mapping[str, int]) -> None:
+        unreadable: list[str] = []
+        brokers = read_registered_brokers(
+            self._store, lambda path, stat, fault: unreadable.append(f"{path}: {fault}")
+        )
+        nodes = {broker_id: one.node for broker_id, one in brokers.items()}
+        _check(change, levels, nodes)
+        if unreadable and change.direction is Direction.UP:
+            # It may be that of a broker of an earlier release.
+            raise InvalidUpdateVersion(
+                f"which levels every broker supports is unknown: {'; '.join(unreadable)}"
+            )
 
     def _begin(self) -> None:
         if self._store.exists(FEATURES) is not None:

@@ -14,11 +14,11 @@ import random
 import threading
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from plog.cluster import topic_removals, znodes
+from plog.cluster.registered_brokers import read_registered_brokers
 from plog.cluster.replica_placement import Candidate, place_replicas
 from plog.cluster.store import (
     ANY_VERSION,
@@ -33,9 +33,8 @@ from plog.cluster.store import (
     Store,
     Watch,
     WatchEvent,
-    join,
 )
-from plog.cluster.znodes import BrokerNode, ConfigEntity, MalformedNode, TopicNode
+from plog.cluster.znodes import ConfigEntity, MalformedNode, TopicNode
 from plog.errors import (
     InvalidConfig,
     InvalidPartitions,
@@ -226,16 +225,9 @@ class TopicAdmin:
 
     def _candidates(self) -> list[Candidate]:
         """Return the live brokers."""
-        candidates = []
-        names = self._store.children(znodes.BROKER_IDS)
-        found = self._store.get_many([join(znodes.BROKER_IDS, name) for name in names])
-        for name, one in zip(names, found, strict=True):
-            if one is None:
-                continue  # gone since it was listed
-            # The controller reports a node that cannot be read.
-            with suppress(MalformedNode, ValueError):
-                candidates.append(Candidate(int(name), BrokerNode.decode(one[0]).rack))
-        return candidates
+        # The controller reports a node that cannot be read.
+        found = read_registered_brokers(self._store, lambda path, stat, fault: None)
+        return [Candidate(broker_id, one.node.rack) for broker_id, one in found.items()]
 
     # -- growth ------------------------------------------------------------------------------
 

@@ -20,6 +20,7 @@ from plog.cluster.controller import Controller
 from plog.cluster.controller_context import LiveBroker
 from plog.cluster.controller_events import ElectionType
 from plog.cluster.embedded_store import EmbeddedStore
+from plog.cluster.features import SUPPORTED
 from plog.cluster.member import Member
 from plog.cluster.metadata_cache import MetadataCache, MetadataSnapshot
 from plog.cluster.replica_manager import ReplicaManager
@@ -110,7 +111,8 @@ class Node:
         return BrokerRegistration(self.store, self.broker_id)
 
     def broker_node(self) -> BrokerNode:
-        return BrokerNode((Endpoint("PLAINTEXT", "127.0.0.1", 9092),), self.clock.now_ms())
+        ends = (Endpoint("PLAINTEXT", "127.0.0.1", 9092),)
+        return BrokerNode(ends, self.clock.now_ms(), features=SUPPORTED)
 
     def join(self, session_ms: int) -> None:
         """Register as a member whose session may end."""

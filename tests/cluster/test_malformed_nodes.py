@@ -6,7 +6,7 @@ Another program, or an administrator's slip, may write anything into ZooKeeper.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -16,13 +16,16 @@ from plog.cluster.broker_registration import create_persistent_paths
 from plog.cluster.controller_events import ElectionType
 from plog.cluster.controller_store import ControllerStore
 from plog.cluster.embedded_store import EmbeddedStore
+from plog.cluster.features import GROUP_VERSION, Change, Direction, Features
+from plog.cluster.producer_ids import ProducerIds
 from plog.cluster.store import Store
 from plog.cluster.stray_logs import Topics
 from plog.cluster.topic_admin import NewTopic
 from plog.cluster.znodes import ConfigEntity, ControllerNode, PartitionStateNode
 from plog.cluster.zookeeper_store import ZooKeeperStore
-from plog.errors import ErrorCode, InvalidTopic
+from plog.errors import ErrorCode, InvalidTopic, KafkaError
 from plog.runtime.clock import SystemClock
+from plog.settings.alterations import Alteration, Operation
 from plog.types import TopicPartition
 from tests.cluster.node import WAIT_S, Node
 from tests.waiting import until
@@ -61,6 +64,31 @@ MALFORMED = [
     *((path, data, False) for path, wrong in WRONG_VALUES.items() for data in wrong),
     *((path, GARBAGE[0], True) for path in PATHS),
 ]
+REQUESTS: dict[str, Callable[[Node, Features], object]] = {
+    "create": lambda node, _: node.topics.create(NewTopic("c", 2)),
+    "grow": lambda node, _: node.topics.create_partitions("a", 3),
+    "alter": lambda node, _: node.configs.alter(
+        ConfigEntity.topic("a"), [Alteration("retention.ms", Operation.SET, "1")]
+    ),
+    "replace": lambda node, _: node.configs.replace(ConfigEntity.topic("a"), {}),
+    "lower": lambda _, features: features.update(Change(GROUP_VERSION, 0, Direction.DOWN)),
+    "raise": lambda _, features: features.update(Change(GROUP_VERSION, 1, Direction.UP)),
+    "ids": lambda node, _: ProducerIds(node.store, 0).next(),
+    "delete": lambda node, _: node.topics.delete("a"),
+}
+READ_BY_REQUESTS = [
+    *((path, data) for path, data, is_active in MALFORMED if not is_active),
+    *((path, data) for path in (znodes.FEATURES, znodes.PRODUCER_ID_BLOCK) for data in GARBAGE),
+    (f"{znodes.BROKER_IDS}/x", b"junk"),
+]
+REFUSED = {
+    TOPIC: {"grow"},
+    znodes.broker_path(7): {"raise"},
+    f"{znodes.BROKER_IDS}/x": {"raise"},
+    ConfigEntity.topic("a").path: {"alter", "replace"},
+    znodes.PRODUCER_ID_BLOCK: {"ids"},
+}
+"""Requests that need the node. The others are done."""
 CONSUMED = (znodes.PREFERRED_ELECTION, znodes.LOG_DIR_EVENTS)
 """What the controller removes once it has read it."""
 
@@ -104,6 +132,23 @@ def test_controller_goes_on_beside_a_malformed_node(node, caplog, path, data, is
     assert all(len(one) < 1_000 for one in said)
     if not path.startswith(CONSUMED):
         assert node.store.get(path)[0] == data
+
+
+@pytest.mark.parametrize(("path", "data"), READ_BY_REQUESTS, ids=lambda one: str(one)[:90])
+def test_request_is_refused_only_if_it_needs_the_malformed_node(node, path, data) -> None:
+    node.create("a", 2)
+    features = Features(node.store)
+    write(node.store, path, data)
+    refused = {}
+    for name, request in REQUESTS.items():
+        try:
+            request(node, features)
+        except KafkaError as refusal:
+            refused[name] = str(refusal)
+    features.stop()
+    needed = REFUSED.get(path, set())
+    assert refused.keys() == needed if data == b"junk" else refused.keys() <= needed
+    assert all(path in reason for reason in refused.values())
 
 
 UNREADABLE = [STATE, TOPIC]
