@@ -27,7 +27,8 @@ from plog.cluster.store import Store
 from plog.cluster.store_copy import FILE_NAME
 from plog.cluster.store_move import check_not_moved, check_not_moving
 from plog.cluster.znodes import CLUSTER_ID
-from plog.cluster.zookeeper_store import Access, ZooKeeperStore
+from plog.cluster.zookeeper_client import Access
+from plog.cluster.zookeeper_store import ZooKeeperStore
 from plog.errors import ConfigError, InconsistentLogDirs
 from plog.runtime.clock import Clock
 from plog.settings.definitions import BrokerSettings

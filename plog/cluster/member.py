@@ -33,7 +33,7 @@ class Member:
         read_again: has settings and features read, whose changes may have been missed.
         remember: writes a new session down, for the process after this one.
         on_end: hears why this process has to end. Called on the member's thread, once.
-        timeout_ms: of the session.
+        timeout_ms: returns for how long the servers keep a silent session.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class Member:
         remember: Callable[[], None] = lambda: None,
         on_end: Callable[[str], None] = lambda reason: None,
         clock: Clock,
-        timeout_ms: int,
+        timeout_ms: Callable[[], int],
     ) -> None:
         self._store = store
         self._registration = registration
@@ -59,9 +59,8 @@ class Member:
         self._remember = remember
         self._on_end = on_end
         self._clock = clock
-        self._machine = Membership(timeout_ms)
-        self._silent_before_ms = timeout_ms * 2 // 3
-        """kazoo asks each third of the time whether a server is there, and waits as long."""
+        self._timeout_ms = timeout_ms
+        self._machine = Membership(timeout_ms())
         self.sessions = 0
         """Sessions in which this broker has registered, or tried to."""
         self._remembered = -1
@@ -103,12 +102,17 @@ class Member:
     def _on_session(self, event: SessionEvent) -> None:
         match event:
             case SessionEvent.CONNECTED:
-                self._todo.put(lambda: self._machine.connected(self._store.session_id))
+                self._todo.put(self._connected)
             case SessionEvent.SUSPENDED:
-                at_ms = self._clock.since_boot_ms() - self._silent_before_ms
+                # kazoo asks each third of the time whether a server is there, and waits as long.
+                at_ms = self._clock.since_boot_ms() - self._timeout_ms() * 2 // 3
                 self._todo.put(lambda: self._machine.suspended(at_ms))
             case SessionEvent.LOST:
                 self._todo.put(self._machine.lost)
+
+    def _connected(self) -> Orders:
+        self._machine.timeout_ms = self._timeout_ms()
+        return self._machine.connected(self._store.session_id)
 
     def run_due(self) -> None:
         """Do the steps that are due. A simulation calls this time and again, instead of `start`."""

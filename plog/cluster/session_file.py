@@ -12,7 +12,8 @@ import logging
 import os
 from pathlib import Path
 
-from plog.cluster.zookeeper_store import Session, end_session
+from plog.cluster.zookeeper_client import Session
+from plog.cluster.zookeeper_store import end_session
 
 log = logging.getLogger(__name__)
 

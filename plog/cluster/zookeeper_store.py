@@ -14,14 +14,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from kazoo import exceptions as zk
 from kazoo.client import KazooClient, KazooState
-from kazoo.handlers.threading import KazooTimeoutError, SequentialThreadingHandler
+from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.protocol.states import KeeperState, ZnodeStat
-from kazoo.retry import KazooRetry
-from kazoo.security import ACL, CREATOR_ALL_ACL, READ_ACL_UNSAFE
 
 from plog.cluster.store import (
     BadVersion,
@@ -45,22 +43,15 @@ from plog.cluster.store import (
     WatchEvent,
     check_path,
 )
+from plog.cluster.zookeeper_client import OPEN, Access, Client, Session
 from plog.cluster.zookeeper_watches import Read, ZooKeeperWatches
-from plog.settings.definitions import BrokerSettings
 
 log = logging.getLogger(__name__)
-
-_quiet = logging.getLogger("plog.cluster.kazoo")
-_quiet.setLevel(logging.ERROR)
-"""kazoo's own lines: one for each attempt to connect. The store says what matters of them."""
 
 T = TypeVar("T")
 
 AT_ONCE = 200
 """Reads that are asked before the first answer; kazoo takes 278 while it connects again."""
-ATTEMPTS_IN_A_SESSION = 3
-"""How often a server that does not answer is tried, at least, before the session is over."""
-RECONNECT_S = 0.1
 PAUSE_S = 0.05
 MAX_PAUSE_S = 1.0
 
@@ -88,49 +79,12 @@ NO_CLIENT = (KeeperState.CLOSED, KeeperState.AUTH_FAILED)
 """kazoo's thread ends in these: by `stop`, or after an error that it does not know."""
 
 
-class Session(NamedTuple):
-    """What another process needs to take a session over. The password is a secret."""
-
-    id: int
-    password: bytes
-
-
-class Access(NamedTuple):
-    """The user that a broker is to ZooKeeper, and the rights to its nodes."""
-
-    digest: str = ""
-    """User and password, user:password; empty: no user."""
-    protects_nodes: bool = False
-    """Only this user may change the nodes that it creates; others may read them."""
-
-    @classmethod
-    def of(cls, settings: BrokerSettings) -> Access:
-        """Return what a broker's settings say."""
-        digest = settings.zookeeper_digest
-        return cls("" if digest is None else digest.reveal(), settings.zookeeper_set_acl)
-
-    @property
-    def auth(self) -> list[tuple[str, str]]:
-        """What kazoo authenticates by."""
-        return [("digest", self.digest)] if self.digest else []
-
-    @property
-    def acl(self) -> list[ACL] | None:
-        """The rights that new nodes get; None: every client may do everything."""
-        if not self.protects_nodes:
-            return None
-        return [*CREATOR_ALL_ACL, *READ_ACL_UNSAFE]
-
-
-OPEN: Final = Access()
-
-
 class ZooKeeperStore(Store):
     """A `Store` that other brokers share.
 
     Args:
         connect: `zookeeper.connect`: hosts with ports, and the path below which the nodes are.
-        session_timeout_ms: how long the servers keep a session that is silent.
+        session_timeout_ms: how long the servers are asked to keep a session that is silent.
         connection_timeout_ms: how long the constructor waits for the first connection.
         access: the user that the broker is to the servers.
         makes_root: create the path of `connect`; otherwise it may be missing.
@@ -149,9 +103,9 @@ class ZooKeeperStore(Store):
         makes_root: bool = True,
     ) -> None:
         self._connect = connect
-        self._timeout_s = session_timeout_ms / 1000
+        self._asked_ms = self._logged_ms = session_timeout_ms
         hosts, slash, root = connect.partition("/")
-        self._client = _client(hosts, self._timeout_s, access)
+        self._client = Client(hosts, session_timeout_ms / 1000, access)
         self._closed = threading.Event()
         self._session = Session(0, b"")
         """The last one: kazoo has none while it has no connection."""
@@ -187,7 +141,12 @@ class ZooKeeperStore(Store):
     @property
     def session_timeout_ms(self) -> int:
         """How long the servers keep a session that is silent."""
-        return round(self._timeout_s * 1000)
+        timeout_ms: int = self._client.session_timeout_ms
+        return timeout_ms
+
+    @property
+    def _timeout_s(self) -> float:
+        return self.session_timeout_ms / 1000
 
     @property
     def session_id(self) -> int:
@@ -372,6 +331,19 @@ class ZooKeeperStore(Store):
                 log.info(
                     "connected to ZooKeeper at %s, session %#x", self._connect, self.session_id
                 )
+                self._log_timeout()
+
+    def _log_timeout(self) -> None:
+        """Log that the servers give another time than was asked for: once for each."""
+        if self.session_timeout_ms != self._logged_ms:
+            self._logged_ms = self.session_timeout_ms
+            log.warning(
+                "ZooKeeper keeps a silent session for %d ms, not for the %d ms of"
+                " zookeeper.session.timeout.ms: see minSessionTimeout and maxSessionTimeout of its"
+                " servers",
+                self._logged_ms,
+                self._asked_ms,
+            )
 
     def close(self) -> None:
         """See `Store.close`."""
@@ -404,8 +376,7 @@ def _takes_over(connect: str, session: Session, *, within_s: float) -> bool:
     """Take a session over and close it; return whether it was there. Raises Unreachable."""
     if within_s <= 0:
         raise Unreachable(f"no ZooKeeper answers at {connect}")
-    hosts = connect.partition("/")[0]
-    client = _client(hosts, within_s, session=(session.id, session.password))
+    client = Client(connect.partition("/")[0], within_s, session=session)
     try:
         client.start(within_s)
         return client.client_id is not None and client.client_id[0] == session.id
@@ -415,41 +386,6 @@ def _takes_over(connect: str, session: Session, *, within_s: float) -> bool:
     finally:
         client.stop()
         client.close()
-
-
-class _Handler(SequentialThreadingHandler):  # type: ignore[misc]  # it has no types
-    """kazoo's threads. A host that is off gets a part of the session's time, not all of it."""
-
-    def __init__(self, connect_s: float) -> None:
-        super().__init__()
-        self._connect_s = connect_s
-
-    def create_connection(self, *args: Any, timeout: float, **options: Any) -> Any:
-        """Connect to a server."""
-        return super().create_connection(*args, timeout=min(timeout, self._connect_s), **options)
-
-
-def _client(
-    hosts: str,
-    timeout_s: float,
-    access: Access = OPEN,
-    session: tuple[int, bytes] | None = None,
-) -> KazooClient:
-    forever = KazooRetry(max_tries=-1, delay=RECONNECT_S, max_delay=1.0)
-    # kazoo waits for a response of each server for the session's time, divided by the number of
-    # servers. A server that starts leaves a connection without one: a server alone is named again.
-    count = hosts.count(",") + 1
-    times = -(-ATTEMPTS_IN_A_SESSION // count)
-    return KazooClient(
-        hosts=",".join([hosts] * times),
-        handler=_Handler(timeout_s / (count * times)),
-        timeout=timeout_s,
-        client_id=session,
-        auth_data=access.auth,
-        default_acl=access.acl,
-        connection_retry=forever,
-        logger=_quiet,
-    )
 
 
 def _unforeseen(error: Exception, path: str) -> StoreError:

@@ -21,7 +21,8 @@ from plog.cluster.store_move import (
     keep_files,
     nodes_to_move,
 )
-from plog.cluster.zookeeper_store import Access, ZooKeeperStore
+from plog.cluster.zookeeper_client import Access
+from plog.cluster.zookeeper_store import ZooKeeperStore
 from plog.errors import PlogError
 from plog.ops.stopped_broker import held, opened_store
 from plog.settings.definitions import BrokerSettings

@@ -116,7 +116,10 @@ class ClusterKeys(Settings):
     zookeeper_session_timeout_ms = key(
         "zookeeper.session.timeout.ms",
         INT,
-        "ZooKeeper session timeout: after this time without contact a broker counts as dead.",
+        "ZooKeeper session timeout: after this time without contact a broker counts as dead. "
+        "minSessionTimeout and maxSessionTimeout of the ZooKeeper servers bound it. Requests "
+        "without a timeout of their own wait as long for the coordination store, also for a "
+        "broker's own one.",
         default=18000,
         at_least=1,
     )

@@ -86,7 +86,7 @@ def make_parts(
     producer_ids = ProducerIds(store, cluster.broker_id)
     store_calls = StoreCalls(
         most=base.static.queued_max_requests,
-        patience_s=base.static.zookeeper_session_timeout_ms / 1000,
+        patience_s=(cluster.session_timeout_ms or base.static.zookeeper_session_timeout_ms) / 1000,
     )
     undo.callback(store_calls.stop)
     peers = partial(_make_peers, base, metadata, addresses, undo)
@@ -140,7 +140,7 @@ def make_parts(
         remember=cluster.remember_session,
         on_end=on_end,
         clock=base.clock,
-        timeout_ms=cluster.session_timeout_ms,
+        timeout_ms=lambda: cluster.session_timeout_ms,
     )
     return Parts(services, member, fast_path, peers("controller"))
 

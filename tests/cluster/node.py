@@ -52,7 +52,7 @@ class Node:
         *,
         store: Store | None = None,
         peers: dict[int, Node] | None = None,
-        session_ms: int = 0,
+        session_ms: Callable[[], int] | None = None,
         **settings: str,
     ) -> None:
         self.broker_id = broker_id
@@ -99,7 +99,7 @@ class Node:
         )
         self.config_changes.start()
         self.member: Member | None = None
-        if session_ms:
+        if session_ms is not None:
             self.join(session_ms)
         else:
             self.fence.broker_epoch = self.registration().register(self.broker_node())
@@ -114,7 +114,7 @@ class Node:
         ends = (Endpoint("PLAINTEXT", "127.0.0.1", 9092),)
         return BrokerNode(ends, self.clock.now_ms(), features=SUPPORTED)
 
-    def join(self, session_ms: int) -> None:
+    def join(self, session_ms: Callable[[], int]) -> None:
         """Register as a member whose session may end."""
         self.controller = self.new_controller()
         self.controller.start()

@@ -14,7 +14,8 @@ from plog.cluster.broker_registration import BrokerRegistration, create_persiste
 from plog.cluster.session_file import SESSION_FILE, end_last, forget, remember
 from plog.cluster.store import Unreachable
 from plog.cluster.znodes import BrokerNode, Endpoint
-from plog.cluster.zookeeper_store import Session, ZooKeeperStore
+from plog.cluster.zookeeper_client import Session
+from plog.cluster.zookeeper_store import ZooKeeperStore
 from plog.errors import DuplicateBrokerRegistration
 from tests.compat.live_kafka import ZooKeeper
 

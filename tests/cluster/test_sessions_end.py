@@ -30,7 +30,13 @@ class Cluster:
         for broker_id, store in enumerate(self.stores):
             place = directory / f"broker{broker_id}"
             place.mkdir()
-            Node([place], broker_id, store=store, peers=self.nodes, session_ms=SESSION_MS)
+            Node(
+                [place],
+                broker_id,
+                store=store,
+                peers=self.nodes,
+                session_ms=lambda store=store: store.session_timeout_ms,  # type: ignore[misc]
+            )
 
     def expire(self, broker_id: int) -> int:
         """End a broker's session; return its broker epoch once it has registered again."""

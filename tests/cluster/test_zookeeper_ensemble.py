@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from plog.cluster import zookeeper_store
+from plog.cluster import zookeeper_client
 from plog.cluster.store import Change, SessionEvent, Unreachable, WatchEvent
 from plog.cluster.zookeeper_store import ZooKeeperStore
 from tests.cluster.zookeepers import Ensemble
@@ -25,7 +25,7 @@ def ensemble(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ensemble]:
 
 @pytest.fixture
 def store(ensemble: Ensemble, monkeypatch: pytest.MonkeyPatch) -> Iterator[ZooKeeperStore]:
-    monkeypatch.setattr(zookeeper_store, "RECONNECT_S", 0.01)
+    monkeypatch.setattr(zookeeper_client, "RECONNECT_S", 0.01)
     opened = ZooKeeperStore(f"{ensemble.connect}/{uuid.uuid4()}", session_timeout_ms=10_000)
     yield opened
     opened.close()

@@ -15,7 +15,7 @@ from types import SimpleNamespace
 import pytest
 from kazoo.exceptions import SessionExpiredError
 
-from plog.cluster import zookeeper_store
+from plog.cluster import zookeeper_client, zookeeper_store
 from plog.cluster.store import (
     ANY_VERSION,
     Change,
@@ -30,7 +30,8 @@ from plog.cluster.store import (
     Unreachable,
     WatchEvent,
 )
-from plog.cluster.zookeeper_store import AT_ONCE, OPEN, Access, ZooKeeperStore, end_session
+from plog.cluster.zookeeper_client import OPEN, Access
+from plog.cluster.zookeeper_store import AT_ONCE, ZooKeeperStore, end_session
 from plog.errors import ConfigError
 from plog.settings.definitions import BrokerSettings
 from tests.agreement.harness import run_seed
@@ -44,7 +45,7 @@ SESSION_MS = 6_000
 
 @pytest.fixture(autouse=True)
 def _reconnects_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(zookeeper_store, "RECONNECT_S", 0.001)
+    monkeypatch.setattr(zookeeper_client, "RECONNECT_S", 0.001)
     monkeypatch.setattr(zookeeper_store, "PAUSE_S", 0.005)
 
 
@@ -439,7 +440,7 @@ def pass_on(source: socket.socket, sink: socket.socket) -> None:
 
 def test_call_without_a_server_ends(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.store.create("/n")
-    monkeypatch.setattr(world.store, "_timeout_s", 0.5)
+    monkeypatch.setattr(world.store._client, "session_timeout_ms", 500)
     world.proxy.refuse()
     for call in (
         lambda: world.store.get("/n"),

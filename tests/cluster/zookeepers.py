@@ -21,6 +21,7 @@ clientPortAddress={host}
 admin.enableServer=false
 maxClientCnxns=0
 forceSync=no
+maxSessionTimeout=60000
 4lw.commands.whitelist=srvr
 """
 

@@ -15,7 +15,8 @@ from plog.cluster.broker_registration import read_cluster_id
 from plog.cluster.store import Store, StoreError
 from plog.cluster.store_copy import FILE_NAME
 from plog.cluster.store_move import MARK
-from plog.cluster.zookeeper_store import Access, ZooKeeperStore
+from plog.cluster.zookeeper_client import Access
+from plog.cluster.zookeeper_store import ZooKeeperStore
 from plog.ops.doctor.findings import Finding, Findings, Verdict
 from plog.ops.doctor.running_broker import RunningBroker
 from plog.printable import printable

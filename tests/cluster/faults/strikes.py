@@ -10,7 +10,8 @@ from contextlib import closing, contextmanager
 from plog.cluster import znodes
 from plog.cluster.session_file import SESSION_FILE
 from plog.cluster.store import Store
-from plog.cluster.zookeeper_store import Session, end_session
+from plog.cluster.zookeeper_client import Session
+from plog.cluster.zookeeper_store import end_session
 from tests.waiting import until
 
 from .network import BrokersApart, Link

@@ -240,7 +240,7 @@ class Process:
             read_again=lambda: None,
             remember=self._remember,
             clock=self.scheduler.clock,
-            timeout_ms=SESSION_MS,
+            timeout_ms=lambda: SESSION_MS,
         )
         member.note_connected()
         self.enqueue("", self.controller.elect)
