@@ -111,14 +111,18 @@ class Controller:
             self._thread.join()
 
     def elect_leaders(
-        self, election_type: ElectionType, partitions: Sequence[TopicPartition] | None
+        self,
+        election_type: ElectionType,
+        partitions: Sequence[TopicPartition] | None,
+        is_given_up: Callable[[], bool] = lambda: False,
     ) -> Future[Results]:
         """Elect leaders of partitions, or of all; the future gets a code for each.
 
-        It gets NotController if this broker is not (or no longer) the controller.
+        It gets NotController if this broker is not (or no longer) the controller. If the caller has
+        given up when its turn comes, it is cancelled.
         """
         asked = None if partitions is None else tuple(partitions)
-        return self._ask(lambda token: ElectionsAsked(election_type, asked, token))
+        return self._ask(lambda token: ElectionsAsked(election_type, asked, token), is_given_up)
 
     def controlled_shutdown(self, broker_id: int, broker_epoch: int) -> Future[Results]:
         """Move leaderships off a broker that stops; the future gets what it still leads.
@@ -141,10 +145,19 @@ class Controller:
         self._enqueue("", lambda: self.loop.feed(UncleanEnabled(topic)))
 
     def _ask(
-        self, event: Callable[[int], ElectionsAsked | ShutdownAsked | IsrsProposed]
+        self,
+        event: Callable[[int], ElectionsAsked | ShutdownAsked | IsrsProposed],
+        is_given_up: Callable[[], bool] = lambda: False,
     ) -> Future[Any]:
         future: Future[Any] = Future()
-        self._enqueue("", lambda: self.loop.ask(event, future))
+
+        def ask() -> None:
+            if is_given_up():
+                future.cancel()
+            else:
+                self.loop.ask(event, future)
+
+        self._enqueue("", ask)
         return future
 
     # -- the thread --------------------------------------------------------------------------

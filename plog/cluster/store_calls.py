@@ -18,6 +18,9 @@ from plog.network.connections import Work
 
 T = TypeVar("T")
 
+Begin = Callable[[Callable[[], bool]], Future[T]]
+"""Queues something that is to be done. Its argument returns whether the caller has given up."""
+
 THREADS: Final = 6
 FULL_S: Final = 1.0
 """How long the store may be silent before a full queue refuses further calls."""
@@ -59,18 +62,39 @@ class StoreCalls:
             Unreachable: it is not done in time, or the queue stays full. A call that has begun
                 goes on, so that it may be done yet.
         """
+
+        def begin(is_given_up: Callable[[], bool]) -> Future[T]:
+            def unless_given_up() -> T:
+                if is_given_up():
+                    raise CancelledError
+                return call()
+
+            return self._threads.submit(unless_given_up)
+
+        return await self.wait_for(begin, size=size, within_s=within_s, waiting=waiting)
+
+    async def wait_for(
+        self,
+        begin: Begin[T],
+        *,
+        size: int = 0,
+        within_s: float | None = None,
+        waiting: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> T:
+        """Have something done by another thread that may wait for the store; return its result.
+
+        Args:
+            begin: queues it. When its turn comes, and the caller has given up, the future that
+                `begin` returned is cancelled, and nothing is done.
+
+        The others, and what is raised, are those of `make`.
+        """
         loop = asyncio.get_running_loop()
         patience_s = self._patience_s if within_s is None else within_s
         ends_at = loop.time() + patience_s
         await self._enter(size, ends_at)
         result: asyncio.Future[T] = loop.create_future()
-
-        def unless_given_up() -> T:
-            if result.done():
-                raise _GivenUp
-            return call()
-
-        made = self._threads.submit(unless_given_up)
+        made = begin(result.done)
         made.add_done_callback(
             lambda done: loop.call_soon_threadsafe(self._end, done, result, size)
         )
@@ -122,7 +146,7 @@ class StoreCalls:
 
     def _end(self, made: Future[T], result: asyncio.Future[T], size: int) -> None:
         error = CancelledError() if made.cancelled() else made.exception()
-        if not isinstance(error, Unreachable | CancelledError | _GivenUp):
+        if not isinstance(error, Unreachable | CancelledError):
             self._heard_at = asyncio.get_running_loop().time()
         self._room.end(size)
         if result.done():
@@ -138,7 +162,3 @@ class _Place(NamedTuple):
 
     given: asyncio.Future[None]
     size: int
-
-
-class _GivenUp(Exception):
-    """The caller has given up before a thread began its call."""

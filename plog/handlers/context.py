@@ -13,7 +13,7 @@ import time
 import uuid
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -27,7 +27,7 @@ from plog.cluster.order_gate import OrderGate
 from plog.cluster.producer_ids import ProducerIds
 from plog.cluster.replica_manager import ReplicaManager
 from plog.cluster.store import SessionLost, Unreachable, WriteRefused
-from plog.cluster.store_calls import StoreCalls
+from plog.cluster.store_calls import Begin, StoreCalls
 from plog.cluster.topic_admin import TopicAdmin
 from plog.coordinator.group_coordinator import GroupCoordinator
 from plog.coordinator.txn_connections import ClientConnection
@@ -176,16 +176,35 @@ class Context:
         Raises:
             KafkaStorageError, RequestTimedOut: as `store_refusals`; retriable.
         """
+        made = partial(self.services.store_calls.make, partial(call, *arguments, **options))
+        return await self._from_store(made, self.connection.aside)
+
+    async def from_controller(self, begin: Begin[T]) -> T:
+        """Have the controller do something: it may wait for the coordination store.
+
+        What it has not begun when this client goes is dropped.
+
+        Raises:
+            KafkaError: the controller's refusal.
+            KafkaStorageError, RequestTimedOut: as `in_thread`.
+        """
+        made = partial(self.services.store_calls.wait_for, begin)
+        return await self._from_store(made, self.connection.while_open)
+
+    async def _from_store(
+        self,
+        made: Callable[..., Awaitable[T]],
+        waiting: Callable[[], AbstractContextManager[None]],
+    ) -> T:
         wait = self._store_wait
         with store_refusals():
             if wait.silence is not None:
                 raise Unreachable(wait.silence)
             try:
-                return await self.services.store_calls.make(
-                    partial(call, *arguments, **options),
+                return await made(
                     size=self.connection.size,
                     within_s=wait.left_s(self.services.clock),
-                    waiting=self.connection.aside,
+                    waiting=waiting,
                 )
             except Unreachable as silent:
                 wait.silence = str(silent)

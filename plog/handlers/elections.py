@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable
+from functools import partial
 
-from plog.cluster.controller import Results
 from plog.cluster.controller_events import ElectionType
-from plog.errors import ErrorCode, InvalidRequest, KafkaError, RequestTimedOut
+from plog.errors import ErrorCode, InvalidRequest, KafkaError
 from plog.handlers.context import Context
 from plog.handlers.registry import handles
 from plog.protocol.messages.topics import (
@@ -39,15 +38,10 @@ async def elect_leaders(ctx: Context, request: ElectLeadersRequest) -> ElectLead
     except ValueError:
         refusal = InvalidRequest(f"unknown election type {request.election_type}")
         return _not_elected(ctx, refusal, asked or ())
-    future = asyncio.wrap_future(ctx.services.controller.elect_leaders(election, asked))
-    # The controller may finish after this request has timed out: do not cancel it.
-    future.add_done_callback(_heard)
-    with ctx.connection.while_open():
-        done, _ = await asyncio.wait([future], timeout=max(request.timeout_ms, 0) / 1000)
+    ctx.ends_in(request.timeout_ms)
+    elect = partial(ctx.services.controller.elect_leaders, election, asked)
     try:
-        if not done:
-            raise RequestTimedOut("the controller has not responded yet")
-        outcomes = future.result()
+        outcomes = await ctx.from_controller(elect)
     except KafkaError as refusal:
         return _not_elected(ctx, refusal, asked or ())
     by_topic: dict[str, list[PartitionResult]] = {}
@@ -56,12 +50,6 @@ async def elect_leaders(ctx: Context, request: ElectLeadersRequest) -> ElectLead
             continue  # of all partitions, only those that something was done about
         by_topic.setdefault(at.topic, []).append(_elected(at, code))
     return ElectLeadersResponse(replica_election_results=_elections(by_topic))
-
-
-def _heard(future: asyncio.Future[Results]) -> None:
-    """Keep the loop from reporting an error that nobody waits for any more."""
-    if not future.cancelled():
-        future.exception()
 
 
 def _elected(at: TopicPartition, code: ErrorCode) -> PartitionResult:

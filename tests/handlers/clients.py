@@ -26,6 +26,11 @@ class Clients:
         self._sockets[client] = request, version
         client.sendall(framed(request, version, 1))
 
+    def close(self) -> None:
+        """Close the connections, without a look at the answers."""
+        for client in self._sockets:
+            client.close()
+
     @property
     def answered(self) -> int:
         """How many have been."""

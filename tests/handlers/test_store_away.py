@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,10 +12,14 @@ from typing import Any, NamedTuple
 import pytest
 
 from plog.cluster import store_calls
+from plog.cluster.controller import Controller
+from plog.cluster.controller_events import Effect, ElectionsAsked, Event
+from plog.cluster.controller_machine import ControllerMachine
 from plog.cluster.embedded_store import EmbeddedStore
 from plog.cluster.features import GROUP_VERSION, TRANSACTION_VERSION
 from plog.cluster.store import Unreachable
 from plog.errors import ErrorCode
+from plog.handlers import context
 from plog.handlers.configs import ResourceType
 from plog.handlers.groups import GROUP, TRANSACTION
 from plog.handlers.list_offsets import CONSUMER
@@ -45,6 +50,7 @@ from plog.protocol.messages.topics import (
     CreatePartitionsTopic,
     CreateTopicsRequest,
     DeleteTopicsRequest,
+    ElectLeadersRequest,
 )
 from plog.protocol.messages.transactions import ListTransactionsRequest
 from plog.protocol.schema import Struct
@@ -357,3 +363,98 @@ def test_producer_ids_of_the_present_block_need_no_store(running: Running, away:
         (second,) = ask_alone(running.port, idempotent(0, 0), 1)
     assert (second.error_code, second.producer_id) == (ErrorCode.NONE, first.producer_id + 1)
     assert away.calls == 0
+
+
+ELECTING = ElectLeadersRequest(topic_partitions=None, timeout_ms=WAIT_MS)
+IMPATIENT = ElectLeadersRequest(topic_partitions=None, timeout_ms=1)
+
+
+class BusyController:
+    """The controller of a broker in this process, whose thread waits for the store."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self._started: list[Controller] = []
+        self.elections = 0
+        """How many it has begun."""
+        start, on = Controller.start, ControllerMachine.on
+
+        def starting(controller: Controller) -> Future[None]:
+            self._started.append(controller)
+            return start(controller)
+
+        def counting(machine: ControllerMachine, event: Event) -> list[Effect]:
+            self.elections += isinstance(event, ElectionsAsked)
+            return on(machine, event)
+
+        patch.setattr(Controller, "start", starting)
+        patch.setattr(ControllerMachine, "on", counting)
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """It does nothing."""
+        (controller,) = self._started
+        is_back = threading.Event()
+        controller._enqueue("", lambda: assert_set(is_back))
+        try:
+            yield
+        finally:
+            is_back.set()
+
+
+def assert_set(event: threading.Event) -> None:
+    assert event.wait(WAIT_MS / 1000)
+
+
+@pytest.fixture
+def controller(monkeypatch: pytest.MonkeyPatch) -> BusyController:
+    """That of `running`."""
+    monkeypatch.setattr(context, "MIN_STORE_MS", 1)
+    monkeypatch.setattr(store_calls, "FULL_S", 0.01)
+    return BusyController(monkeypatch)
+
+
+def test_elections_that_were_given_up_are_never_begun(
+    controller: BusyController, running: Running
+) -> None:
+    with controller.waiting():
+        for _ in range(2 * MOST):
+            (answer,) = ask_alone(running.port, IMPATIENT, 1)
+            assert answer.error_code == TIMED_OUT
+    (answer,) = ask_alone(running.port, ELECTING, 1)
+    assert answer.error_code == ErrorCode.NONE
+    assert controller.elections == 1
+
+
+def test_elections_of_clients_that_have_gone_are_never_begun(
+    controller: BusyController, running: Running
+) -> None:
+    connections = running.broker.reactor_stats.connections
+    with controller.waiting():
+        before, clients = running.requests, Clients(running.port)
+        for _ in range(MOST):
+            clients.send(ELECTING, 1)
+        running.until_read(before + MOST)
+        clients.close()
+        eventually(
+            lambda: running.broker.reactor_stats.connections == connections, "they have gone"
+        )
+        (answer,) = ask_alone(running.port, *OTHERS["Metadata"])  # the event loop has heard of it
+        assert {*codes_of(answer)} == {ErrorCode.NONE}
+    (answer,) = ask_alone(running.port, ELECTING, 1)
+    assert answer.error_code == ErrorCode.NONE
+    assert controller.elections == 1
+
+
+def test_elections_that_have_no_room_to_wait_are_refused(
+    controller: BusyController, running: Running
+) -> None:
+    waiting = Clients(running.port)
+    with controller.waiting():
+        before = running.requests
+        for _ in range(MOST):
+            waiting.send(ELECTING, 1)
+        running.until_read(before + MOST)
+        (refused,) = ask_alone(running.port, ELECTING, 1)
+        assert refused.error_code == TIMED_OUT
+        assert waiting.answered == 0
+    assert [answer.error_code for answer in waiting.receive()] == [ErrorCode.NONE] * MOST
