@@ -105,7 +105,7 @@ class ControllerStore:
         return True
 
     def try_elect(self) -> int | None:
-        """Try to become the controller; return who is.
+        """Try to become the controller; return who is. `resume` then takes the role up.
 
         Raises:
             MalformedNode: the present controller or the epoch cannot be read.
@@ -122,15 +122,9 @@ class ControllerStore:
                 ]
             )
         except (NodeExists, BadVersion):
-            # Or the answer was lost and it was us: then node and epoch are what we wrote.
-            active = self.read_controller()
-            found, version = self._read_epoch()
-            if active != self._broker_id or found != epoch + 1:
-                return active
-        else:
-            assert isinstance(stat, Stat)
-            version = stat.version
-        self.epoch, self._epoch_version = epoch + 1, version
+            return self.read_controller()
+        assert isinstance(stat, Stat)
+        self.epoch, self._epoch_version = epoch + 1, stat.version
         return self._broker_id
 
     def _read_epoch(self) -> tuple[int, int]:

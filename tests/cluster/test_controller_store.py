@@ -69,8 +69,9 @@ def test_election_won_without_hearing_of_it_is_won(nodes, embedded, monkeypatch)
     embedded.create("/controller_epoch", b"6")
     monkeypatch.setattr(embedded, "multi", answer_is_lost)
     assert nodes.try_elect() == 0
-    assert nodes.epoch == 7
     monkeypatch.undo()
+    assert nodes.resume()
+    assert nodes.epoch == 7
     nodes.delete_nodes(["/nothing"])  # the fence holds
 
 
