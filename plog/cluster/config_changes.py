@@ -96,6 +96,8 @@ class ConfigChanges:
         self._other = other
         self._last = -1
         self._must_read_all = False
+        self._read_all_ms = 0
+        """When all configs were read, by a clock that goes on while the host is suspended."""
         self._watch: Watch | None = None
         # Held from reading to applying, so that what is applied last was read last.
         self._applying = threading.Lock()
@@ -111,11 +113,13 @@ class ConfigChanges:
         self._last = max(map(_number, notices), default=-1)
 
     def _apply_all(self) -> None:
+        begun_ms = self._clock.since_boot_ms()
         self._apply(ConfigEntity.broker(None))
         self._apply(ConfigEntity.broker(self._broker_id))
         self.topic_settings(self._store.children("/config/topics"))
         for name in self._store.children(znodes.CONFIG_GROUPS):
             self._apply(ConfigEntity.from_entity_path(f"groups/{name}"))
+        self._read_all_ms = begun_ms
 
     def start(self) -> None:
         """Apply changes from now on."""
@@ -123,8 +127,12 @@ class ConfigChanges:
         self._follower.start()
 
     def read_again(self) -> None:
-        """Read all configs, soon: notices may have been missed, and removed since."""
-        self._must_read_all = True
+        """Read all configs, soon, if notices may have been missed and removed since.
+
+        Those of the last minutes are still there: a broker that starts has just read all configs.
+        """
+        if self._clock.since_boot_ms() - self._read_all_ms > NOTICE_EXPIRY_MS // 2:
+            self._must_read_all = True
         self._follower.note_change()
 
     def stop(self) -> None:
@@ -161,7 +169,11 @@ class ConfigChanges:
         if self._must_read_all or 0 <= self._last < oldest - 1:
             log.info("config change notices may have been missed: reading all configs")
             self._must_read_all = False
-            self._apply_all()
+            try:
+                self._apply_all()
+            except StoreError:
+                self._must_read_all = True
+                raise
         for name in names:
             if _number(name) > self._last and not self._follower.is_stopping:
                 self._hear(name)

@@ -13,7 +13,7 @@ from plog.cluster import config_changes
 from plog.cluster.config_admin import ConfigAdmin
 from plog.cluster.config_changes import NOTICE_EXPIRY_MS, ConfigChanges
 from plog.cluster.embedded_store import EmbeddedStore
-from plog.cluster.store import DeleteOp, SetOp, Stat
+from plog.cluster.store import DeleteOp, SetOp, Stat, Unreachable
 from plog.cluster.topic_admin import NewTopic, TopicAdmin
 from plog.cluster.znodes import CONFIG_CHANGES, ConfigEntity, ControllerNode, decode_config
 from plog.errors import InvalidConfig, InvalidRequest, UnknownTopicOrPartition
@@ -23,6 +23,7 @@ from plog.settings.alterations import Alteration, Operation
 from plog.settings.definitions import BrokerSettings, TopicSettings
 from plog.settings.dynamic import DynamicSettings
 from tests.bounded import MANY, counted, stand_still, told
+from tests.cluster.asked import calls_of
 from tests.cluster.test_topic_admin import register
 from tests.handlers.wire import eventually
 from tests.waiting import until
@@ -376,6 +377,36 @@ def test_configs_of_users_and_clients_go_to_whoever_wants_them(embedded, setting
     )
     changes.process()
     assert heard == [(user, {"producer_byte_rate": "5"})]
+
+
+def test_configs_that_were_just_read_are_not_read_again(changes, embedded, monkeypatch) -> None:
+    """Every broker that registers asks for it, at its start too."""
+    asked = calls_of(monkeypatch, embedded)
+    changes.read_again()
+    changes.process()
+    assert asked == ["children"]
+
+
+def test_configs_are_read_again_once_notices_may_have_been_removed(
+    admin, changes, embedded, settings, clock, monkeypatch
+) -> None:
+    admin.alter(T, [Alteration("retention.ms", SET, "5")])
+    for name in embedded.children(CONFIG_CHANGES):
+        embedded.delete(f"{CONFIG_CHANGES}/{name}")
+    clock.suspend(NOTICE_EXPIRY_MS)
+    changes.process()
+    assert settings.topic("t").retention_ms == 9
+    changes.read_again()
+    with monkeypatch.context() as patch:
+        patch.setattr(embedded, "get_many", unreachable)
+        with pytest.raises(Unreachable):
+            changes.process()
+    changes.process()
+    assert settings.topic("t").retention_ms == 5
+
+
+def unreachable(paths: object) -> None:
+    raise Unreachable("no answer from the tests' store")
 
 
 class Counting:
