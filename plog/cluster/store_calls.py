@@ -87,7 +87,7 @@ class StoreCalls:
             begin: queues it. When its turn comes, and the caller has given up, the future that
                 `begin` returned is cancelled, and nothing is done.
 
-        The others, and what is raised, are those of `make`.
+        The other arguments and the errors are those of `make`.
         """
         loop = asyncio.get_running_loop()
         patience_s = self._patience_s if within_s is None else within_s
