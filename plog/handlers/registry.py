@@ -19,6 +19,7 @@ FAMILIES = (
     "cluster",
     "configs",
     "consumer_groups",
+    "delete_records",
     "elections",
     "features",
     "fetch_callouts",

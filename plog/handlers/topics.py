@@ -1,7 +1,7 @@
-"""Topics: CreateTopics, DeleteTopics, CreatePartitions, DeleteRecords.
+"""Topics: CreateTopics, DeleteTopics, CreatePartitions.
 
-The rules are the cluster's (`TopicAdmin`, the controller) and the log's; here a
-request becomes calls, and their outcomes an answer once the cluster shows them.
+The rules are the cluster's (`TopicAdmin`, the controller). Here a request becomes calls, and their
+outcomes a response once the cluster shows them.
 """
 
 from __future__ import annotations
@@ -10,20 +10,17 @@ import asyncio
 import uuid
 from collections import Counter
 from collections.abc import Collection, Sequence
-from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
 from plog.cluster.metadata_cache import MetadataSnapshot
 from plog.cluster.store import SessionLost, WriteRefused
-from plog.cluster.topic_admin import INTERNAL_TOPICS, MAX_REPLICAS, CreatedTopic, NewTopic
+from plog.cluster.topic_admin import MAX_REPLICAS, CreatedTopic, NewTopic
 from plog.errors import (
     ErrorCode,
     InvalidReplicaAssignment,
     InvalidRequest,
-    InvalidTopic,
     KafkaError,
     KafkaStorageError,
-    OffsetOutOfRange,
     PolicyViolation,
     RequestTimedOut,
     TopicDeletionDisabled,
@@ -43,20 +40,13 @@ from plog.protocol.messages.topics import (
     CreateTopicsRequest,
     CreateTopicsResponse,
     DeletableTopicResult,
-    DeleteRecordsPartition,
-    DeleteRecordsPartitionResult,
-    DeleteRecordsRequest,
-    DeleteRecordsResponse,
-    DeleteRecordsTopicResult,
     DeleteTopicsRequest,
     DeleteTopicsResponse,
     DeleteTopicState,
 )
 from plog.settings.definitions import BrokerSettings
-from plog.types import ZERO_UUID, TopicPartition
+from plog.types import ZERO_UUID
 
-HIGH_WATERMARK = -1
-"""As the offset of DeleteRecords: everything that is committed."""
 DEFAULT_PARTITIONS = -1
 """As many as the broker's setting says."""
 MAX_NEW_PARTITIONS = 10_000
@@ -458,59 +448,4 @@ async def _grow(
         assignments,
         limit=MAX_NEW_PARTITIONS,
         validate_only=validate_only,
-    )
-
-
-# -- DeleteRecords
-
-
-@handles(DeleteRecordsRequest, versions="0-2")
-async def delete_records(ctx: Context, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
-    """Raise the log start offset of partitions this broker leads; it stays there over a kill."""
-    touched: set[Path] = set()
-    results = [
-        DeleteRecordsTopicResult(
-            name=topic.name,
-            partitions=[
-                await _delete_before(ctx, topic.name, asked, touched) for asked in topic.partitions
-            ],
-        )
-        for topic in request.topics
-    ]
-    for log_dir in sorted(touched):
-        store = ctx.services.logs.checkpoints.store_log_start_offsets
-        await ctx.at_disk(log_dir, store, log_dir)
-    return DeleteRecordsResponse(topics=results)
-
-
-async def _delete_before(
-    ctx: Context, topic: str, asked: DeleteRecordsPartition, touched: set[Path]
-) -> DeleteRecordsPartitionResult:
-    """Raise one log start offset, and add the log's directory to those that are `touched`."""
-    at = TopicPartition(topic, asked.partition_index)
-    try:
-        if topic in INTERNAL_TOPICS:
-            raise InvalidTopic(f"{topic} is an internal topic")
-        partition = ctx.services.replicas.leader(at)
-        if "delete" not in partition.settings.cleanup_policy:
-            raise PolicyViolation(
-                f"{topic} is compacted: records can be deleted only with cleanup.policy=delete"
-            )
-        log = partition.log
-        offset = log.high_watermark if asked.offset == HIGH_WATERMARK else asked.offset
-        if offset < 0 or offset > log.high_watermark:
-            raise OffsetOutOfRange(
-                f"{at}: offset {asked.offset} is not in 0 .. high watermark {log.high_watermark}"
-            )
-        log_dir = log.log_dir
-        low_watermark = await ctx.at_disk(log_dir, log.delete_records_before, offset)
-        touched.add(log_dir)
-    except KafkaError as refusal:
-        return DeleteRecordsPartitionResult(
-            partition_index=asked.partition_index, low_watermark=-1, error_code=refusal.code
-        )
-    return DeleteRecordsPartitionResult(
-        partition_index=asked.partition_index,
-        low_watermark=low_watermark,
-        error_code=ErrorCode.NONE,
     )
