@@ -48,9 +48,7 @@ from plog.cluster.controller_events import (
     OpenChannel,
     PartitionUpdate,
     ReadDeletions,
-    RemoveTopic,
     Reply,
-    SendStopReplica,
     ShutdownAsked,
     StatesRead,
     StatesWritten,
@@ -65,12 +63,9 @@ from plog.cluster.controller_events import (
 )
 from plog.cluster.controller_questions import Questions
 from plog.cluster.state_changes import assignments_of, elect, needed_write
-from plog.cluster.topic_deletion import Phase, TopicDeletion
+from plog.cluster.topic_deletions import TopicDeletions
 from plog.errors import ErrorCode
 from plog.types import TopicPartition
-
-EPOCH_DURING_DELETE = -2
-"""Leader epoch of a StopReplica that belongs to a deletion: newer than any."""
 
 
 class ControllerMachine:
@@ -78,7 +73,7 @@ class ControllerMachine:
 
     def __init__(self, context: ClusterContext) -> None:
         self.context = context
-        self.deletions: dict[str, TopicDeletion] = {}
+        self.deletions = TopicDeletions(context)
         self._questions = Questions(context, self._is_kept)
 
     def on(self, event: Event) -> list[Effect]:
@@ -94,9 +89,7 @@ class ControllerMachine:
             OpenChannel(context.brokers[one]) for one in sorted(context.brokers)
         ]
         unknown = event.deletions - context.topic_names()
-        self.deletions = {
-            name: TopicDeletion(name) for name in event.deletions & context.topics.keys()
-        }
+        self.deletions.begin(event.deletions)
         # Before any LeaderAndIsr: a broker that becomes a follower must know its leader's address.
         everything = updates_of(context, self._kept(context.partitions()))
         effects += update_metadata(context, context.brokers, everything, is_full=True)
@@ -105,8 +98,8 @@ class ControllerMachine:
         effects += self._reconcile(context.partitions())
         if unknown:
             effects.append(DropDeletions(tuple(sorted(unknown))))
-        effects += self._delete_unreadable(event.deletions)
-        return effects + self._resume_deletions()
+        effects += self.deletions.delete_unreadable(event.deletions)
+        return effects + self.deletions.resume()
 
     # -- brokers -----------------------------------------------------------------------------
 
@@ -145,8 +138,7 @@ class ControllerMachine:
         for broker_id in gone:
             del context.brokers[broker_id]
             context.shutting_down.discard(broker_id)
-            for deletion in self.deletions.values():
-                deletion.on_broker_lost(broker_id)
+            self.deletions.on_broker_lost(broker_id)
         context.offline_replicas = {one for one in context.offline_replicas if one[0] not in gone}
         effects: list[Effect] = [CloseChannel(broker_id) for broker_id in sorted(gone)]
         return effects + self._reconcile_and_announce(touched, always=True)
@@ -168,7 +160,7 @@ class ControllerMachine:
             effects += self._reconcile_and_announce(touched, always=False)
         else:
             effects += self._reconcile(touched)
-        return effects + self._resume_deletions()
+        return effects + self.deletions.resume()
 
     def on_log_dir_failed(self, event: LogDirFailed) -> list[Effect]:
         """Ask the brokers which replicas they lost: the answers to LeaderAndIsr say so."""
@@ -192,10 +184,9 @@ class ControllerMachine:
             if (event.broker_id, partition) in offline:
                 offline.remove((event.broker_id, partition))
                 changed.append(partition)
-            if deletion := self.deletions.get(partition.topic):
-                deletion.on_usable(event.broker_id, partition)
+            self.deletions.on_usable(event.broker_id, partition)
         effects = self._reconcile_and_announce(changed, always=False) if changed else []
-        return effects + self._resume_deletions() if changed else effects
+        return effects + self.deletions.resume() if changed else effects
 
     # -- topics ------------------------------------------------------------------------------
 
@@ -240,7 +231,7 @@ class ControllerMachine:
         effects = update_metadata(
             self.context, self.context.brokers, updates_as_deleted(self.context, name)
         )
-        if self.deletions.pop(name, None) is not None:
+        if self.deletions.give_up(name):
             # The request still exists: for no topic, or for the next one with this name.
             effects.append(ReadDeletions())
         self.context.drop_topic(name)
@@ -249,69 +240,19 @@ class ControllerMachine:
     def on_deletions_read(self, event: DeletionsRead) -> list[Effect]:
         """Start the deletions that are new."""
         unknown = event.names - self.context.topic_names()
-        for name in sorted(event.names & self.context.topics.keys()):
-            self.deletions.setdefault(name, TopicDeletion(name))
-        effects = self._delete_unreadable(event.names) + self._resume_deletions()
+        self.deletions.begin(event.names)
+        effects = self.deletions.delete_unreadable(event.names) + self.deletions.resume()
         return [*effects, DropDeletions(tuple(sorted(unknown)))] if unknown else effects
-
-    def _delete_unreadable(self, names: Iterable[str]) -> list[Effect]:
-        """Delete topics of which only the partitions' numbers are known: any broker may have one.
-
-        A broker that is away sets its logs aside when it starts (`stray_logs`).
-        """
-        effects: list[Effect] = []
-        context = self.context
-        unknown = context.unreadable.keys() - context.topics.keys()
-        for name in sorted(unknown & set(names)):
-            partitions = tuple(TopicPartition(name, one) for one in context.unreadable[name])
-            epochs = (EPOCH_DURING_DELETE,) * len(partitions)
-            to = sorted(context.brokers) if partitions else []
-            effects += [SendStopReplica(one, partitions, epochs, delete=True) for one in to]
-            effects.append(RemoveTopic(name))
-        return effects
-
-    def _resume_deletions(self) -> list[Effect]:
-        context = self.context
-        effects: list[Effect] = []
-        for name, deletion in sorted(self.deletions.items()):
-            replicas = [
-                (replica, tp)
-                for tp in context.partitions_of(name)
-                for replica in context.assignment(tp).replicas
-            ]
-            # A broker can delete a replica that it cannot serve, a damaged one say.
-            if not all(replica in context.brokers for replica, _ in replicas):
-                continue
-            if deletion.on_replicas_online(replicas):
-                effects += update_metadata(
-                    context, context.brokers, updates_as_deleted(self.context, name)
-                )
-                for delete in (False, True):
-                    for broker_id in sorted({replica for replica, _ in replicas}):
-                        mine = tuple(tp for replica, tp in replicas if replica == broker_id)
-                        epochs = (EPOCH_DURING_DELETE,) * len(mine)
-                        effects.append(SendStopReplica(broker_id, mine, epochs, delete))
-        return effects
 
     def on_stop_replica_answered(self, event: StopReplicaAnswered) -> list[Effect]:
         """Count the replicas that are gone; with the last one the topic's nodes go."""
         if not self._is_current(event.broker_id, event.broker_epoch):
             return []
-        for partition in event.failed:
-            if deletion := self.deletions.get(partition.topic):
-                deletion.on_refused(event.broker_id, partition)
-        done = [
-            deletion.name
-            for partition in event.deleted
-            if (deletion := self.deletions.get(partition.topic))
-            and deletion.on_deleted(event.broker_id, partition)
-        ]
-        return [RemoveTopic(name) for name in done]
+        return self.deletions.on_stop_replica_answered(event)
 
     def on_topic_removed(self, event: TopicRemoved) -> list[Effect]:
         """Forget a topic whose deletion is complete."""
-        if deletion := self.deletions.pop(event.name, None):
-            assert deletion.phase is Phase.REMOVING
+        self.deletions.end(event.name)
         self.context.drop_topic(event.name)
         return []
 

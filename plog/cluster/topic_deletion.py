@@ -1,7 +1,7 @@
 """One topic on its way out: waiting, stopping, removing.
 
-A pure machine for one topic; the controller's machine owns one for each name under
-/admin/delete_topics and sends what the phases call for. Never touches the store.
+A pure machine for one topic; `topic_deletions` has one for each name under /admin/delete_topics,
+and sends what the phases call for. Never touches the store.
 """
 
 from __future__ import annotations

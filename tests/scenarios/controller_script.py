@@ -170,7 +170,7 @@ class ControllerScript:
         lines += [
             f"deleting {one.name}: {one.phase.value}"
             + "".join(f" {tp}@{broker}" for broker, tp in sorted(one.left))
-            for _, one in sorted(self.machine.deletions.items())
+            for _, one in sorted(self.machine.deletions.by_name.items())
         ]
         offline = self.machine.context.offline_replicas
         return lines + [f"offline {tp}@{broker}" for broker, tp in sorted(offline)]
