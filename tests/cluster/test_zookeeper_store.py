@@ -397,13 +397,7 @@ def test_connection_that_is_never_answered_is_given_up_within_a_session(
                 threading.Thread(target=pass_on, args=(source, sink), daemon=True).start()
 
         threading.Thread(target=answer_the_second, daemon=True).start()
-        store = ZooKeeperStore(
-            f"{address}:{port}/{uuid.uuid4()}",
-            session_timeout_ms=SESSION_MS,
-            connection_timeout_ms=SESSION_MS,
-        )
-        store.create("/n")
-        store.close()
+        connects(f"{address}:{port}")
         for one in held:
             one.close()
 
@@ -423,13 +417,16 @@ def test_host_that_is_off_leaves_time_for_the_others(
                 waiting.connect((address, port))
             except TimeoutError:
                 break
-        store = ZooKeeperStore(
-            f"{address}:{port},{zookeeper.bootstrap}/{uuid.uuid4()}",
-            session_timeout_ms=SESSION_MS,
-            connection_timeout_ms=SESSION_MS,
-        )
+        connects(f"{address}:{port},{zookeeper.bootstrap}")
+
+
+def connects(hosts: str) -> None:
+    """Connect to one of the servers in a session's time, and write to it."""
+    connect = f"{hosts}/{uuid.uuid4()}"
+    with closing(
+        ZooKeeperStore(connect, session_timeout_ms=SESSION_MS, connection_timeout_ms=SESSION_MS)
+    ) as store:
         store.create("/n")
-        store.close()
 
 
 def pass_on(source: socket.socket, sink: socket.socket) -> None:

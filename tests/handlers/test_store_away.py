@@ -54,6 +54,7 @@ from plog.protocol.messages.topics import (
 )
 from plog.protocol.messages.transactions import ListTransactionsRequest
 from plog.protocol.schema import Struct
+from plog.settings.alterations import Operation
 from tests.handlers.clients import Clients, ask_alone, codes_of
 from tests.handlers.running import Running
 from tests.handlers.wire import WAIT_MS, create_topic, create_topic_request, eventually
@@ -159,28 +160,29 @@ def deleting(number: int, timeout_ms: int) -> Struct:
     return DeleteTopicsRequest(topic_names=[TOPICS[number]], timeout_ms=timeout_ms)
 
 
-def replacing(number: int, _: int) -> Struct:
-    config = AlterableConfig(name="retention.ms", value="1000")
-    return AlterConfigsRequest(
-        resources=[
-            AlterConfigsResource(
-                resource_type=ResourceType.TOPIC, resource_name=TOPICS[number], configs=[config]
-            )
-        ],
-        validate_only=False,
-    )
+def setting(
+    request: type[Struct], resource: type[Struct], config: type[Struct], **operation: int
+) -> Callable[[int, int], Struct]:
+    """Return what makes requests that set a config of a topic."""
+
+    def make(number: int, _: int) -> Struct:
+        asked = resource(
+            resource_type=ResourceType.TOPIC,
+            resource_name=TOPICS[number],
+            configs=[config(name="retention.ms", value="1000", **operation)],
+        )
+        return request(resources=[asked], validate_only=False)
+
+    return make
 
 
-def altering(number: int, _: int) -> Struct:
-    config = IncrementalAlterableConfig(name="retention.ms", config_operation=0, value="1000")
-    return IncrementalAlterConfigsRequest(
-        resources=[
-            IncrementalAlterConfigsResource(
-                resource_type=ResourceType.TOPIC, resource_name=TOPICS[number], configs=[config]
-            )
-        ],
-        validate_only=False,
-    )
+replacing = setting(AlterConfigsRequest, AlterConfigsResource, AlterableConfig)
+altering = setting(
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResource,
+    IncrementalAlterableConfig,
+    config_operation=Operation.SET,
+)
 
 
 def updating(_: int, timeout_ms: int) -> Struct:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterator
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -83,9 +83,17 @@ def joining(*transactional_ids: str) -> AddPartitionsToTxnRequest:
     )
 
 
-Case = tuple[type, str, Struct, int]
-CASES: dict[str, Case] = {
-    "JoinGroup": (
+class Case(NamedTuple):
+    """A request, at a version, and the method that its handler waits for."""
+
+    owner: type
+    method: str
+    request: Struct
+    version: int
+
+
+CASES = {
+    "JoinGroup": Case(
         GroupCoordinator,
         "join",
         JoinGroupRequest(
@@ -97,10 +105,12 @@ CASES: dict[str, Case] = {
         ),
         1,
     ),
-    "SyncGroup": (GroupCoordinator, "sync", SyncGroupRequest(**MEMBER, assignments=[]), 1),
-    "Heartbeat": (GroupCoordinator, "beat", HeartbeatRequest(**MEMBER), 1),
-    "LeaveGroup": (GroupCoordinator, "leave", LeaveGroupRequest(group_id="a", member_id="m"), 1),
-    "OffsetCommit": (
+    "SyncGroup": Case(GroupCoordinator, "sync", SyncGroupRequest(**MEMBER, assignments=[]), 1),
+    "Heartbeat": Case(GroupCoordinator, "beat", HeartbeatRequest(**MEMBER), 1),
+    "LeaveGroup": Case(
+        GroupCoordinator, "leave", LeaveGroupRequest(group_id="a", member_id="m"), 1
+    ),
+    "OffsetCommit": Case(
         GroupCoordinator,
         "commit",
         OffsetCommitRequest(
@@ -108,29 +118,29 @@ CASES: dict[str, Case] = {
         ),
         2,
     ),
-    "ConsumerGroupHeartbeat": (GroupCoordinator, "beat_as_consumer", JOINING, 1),
-    "DeleteGroups": (GroupEndings, "delete", DeleteGroupsRequest(groups_names=["a"]), 1),
-    "InitProducerId": (
+    "ConsumerGroupHeartbeat": Case(GroupCoordinator, "beat_as_consumer", JOINING, 1),
+    "DeleteGroups": Case(GroupEndings, "delete", DeleteGroupsRequest(groups_names=["a"]), 1),
+    "InitProducerId": Case(
         TxnCoordinator,
         "init",
         InitProducerIdRequest(transactional_id="id", transaction_timeout_ms=1000),
         1,
     ),
-    "AddOffsetsToTxn": (
+    "AddOffsetsToTxn": Case(
         TxnCoordinator,
         "add",
         AddOffsetsToTxnRequest(**PRODUCER, group_id="a"),
         1,
     ),
-    "AddPartitionsToTxn": (TxnCoordinator, "add", joining("id"), 4),
-    "EndTxn": (TxnCoordinator, "end", EndTxnRequest(**PRODUCER, committed=True), 1),
-    "WriteTxnMarkers": (
+    "AddPartitionsToTxn": Case(TxnCoordinator, "add", joining("id"), 4),
+    "EndTxn": Case(TxnCoordinator, "end", EndTxnRequest(**PRODUCER, committed=True), 1),
+    "WriteTxnMarkers": Case(
         TxnCoordinator,
         "write_marker",
         WriteTxnMarkersRequest(markers=[MARKER]),
         1,
     ),
-    "ElectLeaders": (
+    "ElectLeaders": Case(
         Controller,
         "elect_leaders",
         ElectLeadersRequest(topic_partitions=None, timeout_ms=WAIT_MS),
@@ -139,13 +149,22 @@ CASES: dict[str, Case] = {
 }
 
 
+PARTS = {
+    "AddPartitionsToTxn": Case(TxnCoordinator, "add", joining("a", "b", "c"), 4),
+    "DeleteGroups": Case(
+        GroupEndings, "delete", DeleteGroupsRequest(groups_names=["a", "b", "c"]), 1
+    ),
+}
+"""Requests of three parts, which wait each."""
+
+
 class Waits:
     """What handlers wait for in vain, until it is refused."""
 
-    def __init__(self, patch: pytest.MonkeyPatch, owner: type, method: str) -> None:
+    def __init__(self, patch: pytest.MonkeyPatch, case: Case) -> None:
         self._all: list[Future[Any]] = []
-        waits = self._begin if owner is Controller else self._wait
-        patch.setattr(owner, method, lambda *_, **__: waits())
+        waits = self._begin if case.owner is Controller else self._wait
+        patch.setattr(case.owner, case.method, lambda *_, **__: waits())
 
     @property
     def count(self) -> int:
@@ -171,18 +190,22 @@ def running(tmp_path: Path) -> Iterator[Running]:
     one.stop()
 
 
-@pytest.mark.parametrize(("owner", "method", "request_", "version"), CASES.values(), ids=CASES)
+@pytest.fixture
+def waits(monkeypatch: pytest.MonkeyPatch, case: Case) -> Waits:
+    return Waits(monkeypatch, case)
+
+
+@pytest.fixture
+def clients(running: Running) -> Clients:
+    return Clients(running.port)
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_handlers_that_wait_keep_no_others_waiting(
-    running: Running,
-    monkeypatch: pytest.MonkeyPatch,
-    owner: type,
-    method: str,
-    request_: Struct,
-    version: int,
+    running: Running, waits: Waits, clients: Clients, case: Case
 ) -> None:
-    waits, clients = Waits(monkeypatch, owner, method), Clients(running.port)
     for _ in range(MOST):
-        clients.send(request_, version)
+        clients.send(case.request, case.version)
     eventually(lambda: waits.count == MOST, "all are under way")
     (answer,) = ask_alone(running.port, MetadataRequest(topics=None), 4)
     assert [topic.error_code for topic in answer.topics] == [ErrorCode.NONE]
@@ -191,24 +214,11 @@ def test_handlers_that_wait_keep_no_others_waiting(
     assert len(clients.receive()) == MOST
 
 
-@pytest.mark.parametrize(
-    ("owner", "method", "request_", "version"),
-    [
-        (TxnCoordinator, "add", joining("a", "b", "c"), 4),
-        (GroupEndings, "delete", DeleteGroupsRequest(groups_names=["a", "b", "c"]), 1),
-    ],
-    ids=["AddPartitionsToTxn", "DeleteGroups"],
-)
+@pytest.mark.parametrize("case", PARTS.values(), ids=PARTS)
 def test_parts_of_a_request_wait_at_the_same_time(
-    running: Running,
-    monkeypatch: pytest.MonkeyPatch,
-    owner: type,
-    method: str,
-    request_: Struct,
-    version: int,
+    waits: Waits, clients: Clients, case: Case
 ) -> None:
-    waits, clients = Waits(monkeypatch, owner, method), Clients(running.port)
-    clients.send(request_, version)
+    clients.send(case.request, case.version)
     eventually(lambda: waits.count == 3, "all wait")
     waits.end()
     (answer,) = clients.receive()
