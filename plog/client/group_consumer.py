@@ -89,6 +89,7 @@ class GroupConsumer:
             before partitions are revoked.
         session_timeout_ms, heartbeat_interval_ms, max_poll_interval_ms: as Kafka's.
         metadata_max_age_ms: how often topics and their partitions are looked up, once all exist.
+            With a pattern they are also looked up before each rebalance.
         reading: arguments of `Consumer`, such as auto_offset_reset and isolation_level.
 
     Raises:
@@ -307,6 +308,9 @@ class GroupConsumer:
     def _take_part(self, deadline: float) -> bool:
         """Join the group, as far as the time allows; return whether partitions can be read."""
         membership = self._membership
+        if membership.must_rejoin and isinstance(self._wanted, re.Pattern):
+            # As Kafka: otherwise each member that finds a new topic later starts another rebalance.
+            self._look_again_at = 0.0
         self._rejoin_with_topics()
         if membership.must_rejoin:
             self._leave_generation()

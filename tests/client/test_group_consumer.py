@@ -199,6 +199,19 @@ def test_topics_that_match_are_read_as_they_come(broker: BrokerProcess, topic: s
         until(lambda: len(member.consumer.assignment()) == 9)
 
 
+def test_topics_that_match_are_looked_up_before_each_rebalance(
+    broker: BrokerProcess, topic: str
+) -> None:
+    """As Kafka's consumer does: one rebalance is enough for a new topic and all members."""
+    first = Member(broker, topic, re.compile(f"{topic}.*"))
+    until(lambda: len(had_by(first)) == 6)
+    more = make_topic(broker, f"{topic}-more", partitions=2)
+    second = Member(broker, topic, re.compile(f"{topic}.*"))
+    with members(first, second):
+        until(lambda: len(had_by(first)) + len(had_by(second)) == 8)
+        assert first.consumer.subscription() == [topic, more]
+
+
 @pytest.mark.parametrize("assignor", ["range", "roundrobin", "sticky", "cooperative-sticky"])
 def test_a_leader_looks_after_what_others_read(
     broker: BrokerProcess, topic: str, assignor: str
