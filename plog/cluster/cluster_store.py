@@ -122,6 +122,14 @@ def _open_zookeeper(settings: BrokerSettings, found: FoundLogDirs, connect: str)
     )
     with ExitStack() as undo:
         undo.callback(store.close)
+        if store.session_timeout_ms != timeout_ms:
+            log.warning(
+                "ZooKeeper keeps a silent session for %d ms, not for the %d ms of"
+                " zookeeper.session.timeout.ms: see minSessionTimeout and maxSessionTimeout of its"
+                " servers",
+                store.session_timeout_ms,
+                timeout_ms,
+            )
         check_not_moving(store)
         cluster_id = _cluster_id(store, found, connect)
         create_persistent_paths(store)

@@ -103,7 +103,6 @@ class ZooKeeperStore(Store):
         makes_root: bool = True,
     ) -> None:
         self._connect = connect
-        self._asked_ms = self._logged_ms = session_timeout_ms
         hosts, slash, root = connect.partition("/")
         self._client = Client(hosts, session_timeout_ms / 1000, access)
         self._closed = threading.Event()
@@ -331,19 +330,6 @@ class ZooKeeperStore(Store):
                 log.info(
                     "connected to ZooKeeper at %s, session %#x", self._connect, self.session_id
                 )
-                self._log_timeout()
-
-    def _log_timeout(self) -> None:
-        """Log that the servers give another time than was asked for: once for each."""
-        if self.session_timeout_ms != self._logged_ms:
-            self._logged_ms = self.session_timeout_ms
-            log.warning(
-                "ZooKeeper keeps a silent session for %d ms, not for the %d ms of"
-                " zookeeper.session.timeout.ms: see minSessionTimeout and maxSessionTimeout of its"
-                " servers",
-                self._logged_ms,
-                self._asked_ms,
-            )
 
     def close(self) -> None:
         """See `Store.close`."""

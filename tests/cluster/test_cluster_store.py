@@ -19,7 +19,7 @@ from plog.errors import ConfigError, InconsistentLogDirs
 from plog.runtime.clock import SystemClock
 from plog.settings.definitions import BrokerSettings
 from plog.storage.filesystem import Filesystem
-from tests.compat.live_kafka import ZooKeeper
+from tests.compat.live_kafka import TICK_MS, ZooKeeper
 from tests.servers import free_port
 
 CLOCK = SystemClock()
@@ -131,6 +131,17 @@ def test_session_is_remembered_until_it_ends_in_order(starts: Starts) -> None:
     assert (starts.place / "a" / SESSION_FILE).stat().st_mode & 0o777 == 0o600
     starts.stop("a")
     assert not (starts.place / "a" / SESSION_FILE).exists()
+
+
+@pytest.mark.parametrize(("asked_ms", "given_ms"), [(60_000, 20 * TICK_MS), (7_000, 7_000)])
+def test_other_session_time_than_the_broker_asks_for_is_logged(
+    starts: Starts, caplog: pytest.LogCaptureFixture, asked_ms: int, given_ms: int
+) -> None:
+    cluster = starts.start("a", broker_id="1", zookeeper_session_timeout_ms=str(asked_ms))
+    assert cluster.session_timeout_ms == given_ms
+    said = [line for line in caplog.messages if "zookeeper.session.timeout.ms" in line]
+    assert len(said) == (asked_ms != given_ms)
+    assert all(f"{given_ms} ms" in line and f"{asked_ms} ms" in line for line in said)
 
 
 def test_missing_server_is_reported_and_nothing_stays(starts: Starts) -> None:
