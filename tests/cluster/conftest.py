@@ -12,6 +12,7 @@ from plog.cluster.embedded_store import EmbeddedStore
 from plog.cluster.store import Store
 from plog.cluster.zookeeper_store import ZooKeeperStore
 from plog.runtime.clock import ManualClock
+from tests.cluster.zookeepers import Ensemble
 from tests.compat.live_kafka import ZooKeeper
 
 START_MS = 1_700_000_000_000
@@ -38,14 +39,22 @@ def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeper]:
     running.kill()
 
 
-@pytest.fixture(params=["embedded", "zookeeper"])
+@pytest.fixture(scope="package")
+def ensemble(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ensemble]:
+    """Three servers. A test that kills one starts it again."""
+    running = Ensemble(tmp_path_factory.mktemp("ensemble"))
+    yield running
+    running.close()
+
+
+@pytest.fixture(params=["embedded", "zookeeper", "ensemble"])
 def store(
     request: pytest.FixtureRequest, log_dirs: list[Path], clock: ManualClock
 ) -> Iterator[Store]:
     if request.param == "embedded":
         opened: Store = EmbeddedStore(log_dirs, clock=clock)
     else:
-        running = request.getfixturevalue("zookeeper")
+        running = request.getfixturevalue(request.param)
         opened = ZooKeeperStore(f"{running.bootstrap}/{uuid.uuid4()}")
     yield opened
     opened.close()

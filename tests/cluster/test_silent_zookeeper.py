@@ -40,7 +40,7 @@ def zookeeper(tmp_path: Path) -> Iterator[Ensemble]:
 def broker(tmp_path: Path, zookeeper: Ensemble) -> Iterator[BrokerProcess]:
     brokers = Brokers(
         tmp_path,
-        zookeeper.connect,
+        zookeeper.bootstrap,
         1,
         queued_max_requests=MOST,
         zookeeper_session_timeout_ms=SESSION_MS,

@@ -60,9 +60,13 @@ class Ensemble:
         self.start(*self.ports)
 
     @property
-    def connect(self) -> str:
+    def bootstrap(self) -> str:
         """What `zookeeper.connect` says."""
-        return ",".join(f"{self._host}:{port}" for port in self.ports.values())
+        return ",".join(map(self.address, self.ports))
+
+    def address(self, number: int) -> str:
+        """Return what `zookeeper.connect` says of a client that knows one server."""
+        return f"{self._host}:{self.ports[number]}"
 
     @property
     def leader(self) -> int:

@@ -108,7 +108,7 @@ def test_servers_that_do_not_answer_are_named(
 def test_lost_majority_is_found(tmp_path: Path) -> None:
     ensemble = Ensemble(tmp_path / "zookeepers")
     with closing(ensemble):
-        given = settings(tmp_path, zookeeper_connect=ensemble.connect)
+        given = settings(tmp_path, zookeeper_connect=ensemble.bootstrap)
         modes = [text.partition("(")[2] for _, text in of_zookeeper(examine(given))[:3]]
         assert sorted(modes) == ["follower)", "follower)", "leader)"]
         for number in (1, 2):
@@ -117,7 +117,7 @@ def test_lost_majority_is_found(tmp_path: Path) -> None:
         lost = f"server {left} runs, but does not serve: it has no majority of the servers"
         until(lambda: lost in warnings(examine(given), "zookeeper"), "it has seen that")
         found = examine(given)
-        assert failures(found) == [f"no ZooKeeper answers at {ensemble.connect}"]
+        assert failures(found) == [f"no ZooKeeper answers at {ensemble.bootstrap}"]
         assert len(warnings(found, "zookeeper")) == 3
 
 

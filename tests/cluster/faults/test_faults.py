@@ -119,7 +119,7 @@ def test_zookeeper_restarts(one_server: Ensemble, tmp_path: Path, record_propert
 def test_zookeeper_loses_its_majority(
     three_servers: Ensemble, tmp_path: Path, record_property: Say, strike: Strike, role: Role
 ) -> None:
-    brokers = Brokers(tmp_path, three_servers.connect, **SETTINGS)
+    brokers = Brokers(tmp_path, three_servers.bootstrap, **SETTINGS)
     one_run(tmp_path, three_servers, brokers, strike, role, record_property, times=LONG_STRIKES)
 
 
@@ -133,7 +133,7 @@ def test_network_is_cut(
     role: Role,
 ) -> None:
     made, servers = apart
-    brokers = BrokersApart(tmp_path, servers.connect, made, **SETTINGS)
+    brokers = BrokersApart(tmp_path, servers.bootstrap, made, **SETTINGS)
     one_run(tmp_path, servers, brokers, strike, role, record_property, times=LONG_STRIKES)
 
 
@@ -159,5 +159,5 @@ def test_leader_is_cut_from_zookeeper_once(
     apart: tuple[Network, Ensemble], tmp_path: Path, record_property: Say
 ) -> None:
     made, servers = apart
-    brokers = BrokersApart(tmp_path, servers.connect, made, **SETTINGS)
+    brokers = BrokersApart(tmp_path, servers.bootstrap, made, **SETTINGS)
     one_run(tmp_path, servers, brokers, strikes.cut_from_zookeeper, Role.LEADER, record_property)
