@@ -111,6 +111,7 @@ class ConfigAdmin:
         *,
         validate_only: bool,
     ) -> None:
+        self._store.sync()  # what another broker confirmed counts here
         while True:
             self._check_can_alter(entity)
             is_topic = entity.kind == "topics"

@@ -148,6 +148,7 @@ class ConfigChanges:
         """
         topics = [ConfigEntity.topic(name) for name in names]
         with self._applying:
+            self._store.sync()  # another broker may have written them just now
             found = self._store.get_many([topic.path for topic in topics])
             for topic, node in zip(topics, found, strict=True):
                 self._apply_data(topic, b"" if node is None else node[0])

@@ -117,6 +117,7 @@ class Features:
 
     def update(self, change: Change) -> None:
         """Change one feature's level. Raises as `check`, StoreError."""
+        self._store.sync()  # what another broker confirmed counts here
         while True:
             node, stat = self._read()
             self._check(change, _finalized(node, stat).levels)

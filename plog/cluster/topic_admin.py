@@ -89,6 +89,8 @@ class CreatedTopic(NamedTuple):
 class TopicAdmin:
     """Creates, extends and deletes topics in the coordination store.
 
+    What another broker confirmed counts here: each change begins with a `sync`.
+
     Args:
         store: where topics are written.
         settings: defaults, and the check of configs.
@@ -124,6 +126,7 @@ class TopicAdmin:
             InvalidConfig: configs that are unknown or wrong; all are named.
             StoreError: nothing was created.
         """
+        self._store.sync()
         self._check_name(topic.name)
         replicas = self._checked_assignments(topic) if topic.assignments else self._placed(topic)
         overrides = _texts(topic.configs)
@@ -251,6 +254,7 @@ class TopicAdmin:
             InvalidReplicaAssignment, InvalidReplicationFactor: the replicas cannot be had.
             ReassignmentInProgress: the topic's replicas are being moved.
         """
+        self._store.sync()
         while True:
             same_topic = topic_removals.check_none_removed(self._store)
             node, version = self._existing(name)
@@ -336,6 +340,7 @@ class TopicAdmin:
             raise InvalidTopic(f"{name} is an internal topic")
         path = znodes.topic_path(name)
         request = CreateOp(znodes.delete_topic_path(name))
+        self._store.sync()
         while True:
             same_topic = topic_removals.check_none_removed(self._store)
             try:

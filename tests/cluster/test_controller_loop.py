@@ -10,11 +10,16 @@ import pytest
 
 from plog.cluster import controller_loop, znodes
 from plog.cluster.controller_events import (
+    BrokersRead,
+    Effect,
     ElectionsAsked,
     ElectionType,
     Event,
+    Feed,
     LeaderAndIsrAnswered,
+    LoadUnclean,
     SendLeaderAndIsr,
+    UncleanRead,
 )
 from plog.cluster.store import Unreachable, Watch, WatchEvent
 from plog.protocol.messages.replication import LeaderAndIsrResponse
@@ -89,6 +94,22 @@ def test_answer_to_an_order_of_an_earlier_election_is_ignored(
     loop._on_response(broker, order)(answer)
     node.settled()
     assert len(answers) == 1
+
+
+def test_event_for_later_comes_after_the_answers_of_all_effects(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop, seen, later = node.controller.loop, [], BrokersRead({})
+    node.controller.stop()
+
+    class Machine:
+        def on(self, event: Event) -> list[Effect]:
+            seen.append(event)
+            return [Feed(later), LoadUnclean(())] if len(seen) == 1 else []
+
+    monkeypatch.setattr(loop, "machine", Machine())
+    loop.feed(first := BrokersRead({}))
+    assert seen == [first, UncleanRead({}), later]
 
 
 def test_question_whose_caller_has_gone_ends_no_controller(node: Node) -> None:

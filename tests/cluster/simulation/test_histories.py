@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import random
-from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -17,7 +16,7 @@ from plog.cluster import control_requests, znodes
 from plog.cluster.control_fence import NO_BROKER_EPOCH
 from plog.cluster.control_requests import Sender
 from plog.cluster.controller_context import LiveBroker
-from plog.cluster.controller_events import Effect, Event, Feed, SendUpdateMetadata, StatesWritten
+from plog.cluster.controller_events import Effect, Event, SendUpdateMetadata, StatesWritten
 from plog.cluster.store import StoreError
 from plog.cluster.topic_admin import NewTopic
 from plog.cluster.znodes import Endpoint
@@ -289,22 +288,6 @@ def machine_outlives_its_election(process: Process) -> None:
     loop._nodes.read_controller = read_controller  # type: ignore[method-assign]
 
 
-def events_are_fed_in_the_order_of_effects(process: Process) -> None:
-    loop = process.controller
-
-    def feed(event: Event) -> None:
-        events = deque([event] if loop.machine is not None else [])
-        while events:
-            assert loop.machine is not None
-            for effect in loop.machine.on(events.popleft()):
-                answer = effect.event if isinstance(effect, Feed) else loop._execute(effect)
-                if answer is not None:
-                    events.append(answer)
-
-    loop.feed = feed  # type: ignore[method-assign]
-    loop._topics._feed = feed
-
-
 def deleted_topics_are_kept(process: Process) -> None:
     apply = process.metadata.apply
 
@@ -358,7 +341,6 @@ MUTANTS = [
     role_is_resumed_by_a_server_that_lags,
     election_that_waits_stands_for_the_next,
     machine_outlives_its_election,
-    events_are_fed_in_the_order_of_effects,
     deleted_topics_are_kept,
     conflicts_are_not_announced,
     earlier_lives_are_not_fenced,
