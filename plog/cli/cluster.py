@@ -47,7 +47,8 @@ def command(bootstrap: str, as_json: bool, show_apis: bool) -> None:
     features`).
 
     A partition without a leader is offline: clients cannot write or read it. An under-replicated
-    partition has replicas that are not in sync. Exit status 1 means that a broker did not answer.
+    partition has replicas that are not in sync. A line names brokers with few partitions, as one
+    that has just joined. Exit status 1 means that a broker did not answer.
     """
     from plog.client.cluster_admin import ClusterAdmin
 
@@ -148,15 +149,22 @@ def _print(cluster: ClusterOverview, *, show_apis: bool) -> None:
     ):
         if partitions:
             say(f"{name}: {some_text(partitions)}")
-    for broker_id in cluster.empty_brokers:
-        say(
-            f"Broker {broker_id} has no partitions: existing ones cannot move to it yet, new ones"
-            " are placed on it, too"
-        )
+    if cluster.sparse_brokers:
+        say(_few_text(cluster))
     if cluster.features:
         print_rows([tuple(one) for one in cluster.features], FEATURE_COLUMNS, as_json=False)
     if show_apis:
         _print_apis(cluster)
+
+
+def _few_text(cluster: ClusterOverview) -> str:
+    from plog.types import CANNOT_MOVE, counted
+
+    few = [
+        f"broker {one} has {counted(count, 'partition') if count else 'no partitions'}"
+        for one, count in cluster.sparse_brokers.items()
+    ]
+    return f"{', '.join(few).capitalize()}: {CANNOT_MOVE}, new ones go to every broker"
 
 
 def _print_apis(cluster: ClusterOverview) -> None:

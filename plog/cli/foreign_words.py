@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from plog.types import CANNOT_MOVE
+
 
 class Action(NamedTuple):
     """One use of a tool, and plog's command for it.
@@ -399,7 +401,7 @@ OWN_OPTIONS_WITHOUT_COUNTERPART = {
 WITHOUT_COUNTERPART = {
     "acls": "plog has no access control yet",
     "delegation-tokens": "plog has no authentication yet",
-    "reassign-partitions": "existing partitions cannot move to other brokers yet",
+    "reassign-partitions": CANNOT_MOVE,
     "leader-election": "each partition has one replica, which leads it while its broker lives",
     "replica-verification": "each partition has one replica",
     "metadata-quorum": "plog does not support KRaft",

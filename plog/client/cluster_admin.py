@@ -77,11 +77,16 @@ class ClusterOverview(NamedTuple):
         )
 
     @property
-    def empty_brokers(self) -> list[int]:
-        """The brokers that have no partition, while there are others with some."""
-        ids = [broker.node.node_id for broker in self.brokers]
-        empty = [broker_id for broker_id in ids if not self.replicas_on(broker_id)]
-        return empty if len(empty) < len(ids) else []
+    def sparse_brokers(self) -> dict[int, int]:
+        """The number of partitions of each broker that has less than a quarter of the average.
+
+        Empty unless the cluster is one of plog, which cannot move partitions to them.
+        """
+        counts = {one.node.node_id: self.replicas_on(one.node.node_id) for one in self.brokers}
+        if not any(one.software == PLOG for one in self.brokers):
+            return {}
+        total = sum(counts.values())
+        return {one: count for one, count in counts.items() if 4 * count * len(counts) < total}
 
     @property
     def offline(self) -> list[TopicPartition]:

@@ -24,7 +24,7 @@ from plog.protocol.messages.reassignments import (
     ReassignablePartitionResponse,
     ReassignableTopicResponse,
 )
-from plog.types import TopicPartition
+from plog.types import CANNOT_MOVE, TopicPartition
 
 NO_MESSAGE = ""
 """Not null, as from Kafka with ZooKeeper, which knows version 0 alone."""
@@ -79,9 +79,7 @@ def _check(ctx: Context, at: TopicPartition, replicas: list[int] | None) -> None
     if present is None:
         raise UnknownTopicOrPartition(f"{at} does not exist")
     if tuple(replicas) != present.replicas:
-        raise InvalidReplicaAssignment(
-            f"{at} has replicas {list(present.replicas)}; existing partitions cannot move yet"
-        )
+        raise InvalidReplicaAssignment(f"{CANNOT_MOVE}; its replicas are {list(present.replicas)}")
 
 
 @handles(ListPartitionReassignmentsRequest, versions="0-0")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 
 import pytest
 
@@ -16,6 +17,7 @@ from plog.protocol.messages.configs import (
     DescribeConfigsResult,
 )
 from plog.protocol.messages.metadata import MetadataResponseBroker
+from plog.types import CANNOT_MOVE
 from tests.client.fake_broker import SERVED, FakeBroker
 from tests.servers import free_port
 
@@ -56,11 +58,16 @@ def test_cluster_is_described(call, broker, topic):
 
 
 class Pair(FakeBroker):
-    """A broker that describes a second one at an address where nothing listens."""
+    """A broker that describes a second one at an address where nothing listens.
 
-    def __init__(self, configs: dict[str, str]) -> None:
-        super().__init__(partitions=12)
-        self.configs = configs
+    Args:
+        configs: of each broker.
+        replicas: the brokers of each partition; only the first one is in sync.
+    """
+
+    def __init__(self, configs: dict[str, str], replicas: Sequence[Sequence[int]]) -> None:
+        super().__init__(partitions=len(replicas))
+        self.configs, self.replicas = configs, replicas
         self.answers[ApiKey.DESCRIBE_CONFIGS] = self._configs
 
     def api_versions(self, request, header):
@@ -74,9 +81,8 @@ class Pair(FakeBroker):
         second = MetadataResponseBroker(node_id=2, host="127.0.0.1", port=free_port(), rack="r")
         answer.brokers.append(second)
         answer.topics = [self.describe("t")]
-        for part in answer.topics[0].partitions:
-            part.leader_id = -1
-        answer.topics[0].partitions[0].replica_nodes = [1, 2]
+        for part, brokers in zip(answer.topics[0].partitions, self.replicas, strict=True):
+            part.leader_id, part.replica_nodes, part.isr_nodes = -1, [*brokers], [brokers[0]]
         return answer
 
     def _configs(self, request: DescribeConfigsRequest, header):
@@ -109,7 +115,7 @@ class Pair(FakeBroker):
     ],
 )
 def test_broker_without_an_answer_hides_nothing(call, configs, software, coordination):
-    with Pair(configs) as fake:
+    with Pair(configs, [(1, 2), *[(1,)] * 11]) as fake:
         done = call("cluster", "-b", fake.bootstrap, "--json", status=1)
         cluster = json.loads(done.stdout)
         first, second = cluster["brokers"]
@@ -125,3 +131,26 @@ def test_broker_without_an_answer_hides_nothing(call, configs, software, coordin
         text = call("cluster", "-b", fake.bootstrap, status=1).stdout.decode()
         assert "Offline: t-0, t-1, t-2, t-3, t-4, t-5, t-6, t-7, t-8, t-9 and 2 more" in text
         assert "Under-replicated: t-0\n" in text
+
+
+PLOG_CONFIGS = {"flush.before.ack": "true"}
+
+
+@pytest.mark.parametrize(
+    ("counts", "configs", "line"),
+    [
+        ({1: 12}, PLOG_CONFIGS, "Broker 2 has no partitions"),
+        ({1: 11, 2: 1}, PLOG_CONFIGS, "Broker 2 has 1 partition"),
+        ({2: 12}, PLOG_CONFIGS, "Broker 1 has no partitions"),
+        ({1: 10, 2: 2}, PLOG_CONFIGS, None),
+        ({}, PLOG_CONFIGS, None),
+        ({1: 12}, {"process.roles": "broker"}, None),
+    ],
+)
+def test_broker_with_few_partitions_is_named_with_the_reason(call, counts, configs, line):
+    replicas = [(broker_id,) for broker_id, count in counts.items() for _ in range(count)]
+    with Pair(configs, replicas) as fake:
+        text = call("cluster", "-b", fake.bootstrap, status=1).stdout.decode()
+    lines = [one for one in text.splitlines() if CANNOT_MOVE in one]
+    expected = f"{line}: {CANNOT_MOVE}, new ones go to every broker"
+    assert lines == ([] if line is None else [expected])

@@ -19,7 +19,7 @@ import pytest
 from plog.client.admin import Admin
 from plog.client.group_admin import GroupAdmin
 from plog.protocol.api_keys import ApiKey
-from plog.types import TopicPartition
+from plog.types import CANNOT_MOVE, TopicPartition
 from tests.cluster.processes import Brokers
 from tests.compat.clients import Confluent, Sent, read_all
 from tests.compat.kafka_tools import TOOLS, Tools
@@ -409,6 +409,34 @@ def test_versions_of_each_broker_are_listed(tools: Tools, brokers: Brokers, rout
         assert printed == {key: served[key] for key in printed}
         clients = {ApiKey.PRODUCE, ApiKey.FETCH, ApiKey.FIND_COORDINATOR, ApiKey.END_TXN}
         assert printed.keys() > clients
+
+
+# -- kafka-reassign-partitions ---------------------------------------------------------------------
+
+
+def test_partitions_do_not_move_and_the_tool_says_why(
+    tools: Tools, brokers: Brokers, topic: str, tmp_path: Path
+) -> None:
+    described = partitions_of(Tool(tools, "TopicCommand", brokers)("--describe", "--topic", topic))
+    leaders = {number: int(leader) for number, leader, *_ in described}
+    plan = tmp_path / "plan.json"
+
+    def reassign(broker_ids: Mapping[int, int], step: str, status: int = 0) -> str:
+        moves = [
+            {"topic": topic, "partition": number, "replicas": [broker_id]}
+            for number, broker_id in broker_ids.items()
+        ]
+        plan.write_text(json.dumps({"version": 1, "partitions": moves}))
+        tool = Tool(tools, "ReassignPartitionsCommand", brokers)
+        return tool("--reassignment-json-file", plan, step, status=status)
+
+    assert "Successfully started" in reassign(leaders, "--execute")
+    elsewhere = {number: (leader + 1) % len(IDS) for number, leader in leaders.items()}
+    said = reassign(elsewhere, "--execute", status=1)
+    for number, leader in leaders.items():
+        assert f"{topic}-{number}: {CANNOT_MOVE}; its replicas are [{leader}]" in said
+    assert said.count(CANNOT_MOVE) == len(leaders)
+    assert reassign(leaders, "--verify").count("is completed") == len(leaders)
 
 
 # -- kafka-leader-election -------------------------------------------------------------------------
