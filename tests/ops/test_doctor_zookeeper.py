@@ -91,6 +91,27 @@ def test_another_cluster_is_found(
     assert "but the log directories belong to " in text
 
 
+@pytest.mark.parametrize("digest", ["plog:guess", None], ids=["wrong", "none"])
+def test_wrong_digest_is_found(tmp_path: Path, zookeeper: ZooKeeper, digest: str | None) -> None:
+    access = {"zookeeper.digest": "plog:secret", "zookeeper.set.acl": "true"}
+    connect = f"{zookeeper.bootstrap}/{uuid.uuid4()}"
+    broker = BrokerProcess(tmp_path, overrides={"zookeeper.connect": connect, **access})
+    with broker:
+        assert failures(examine(properties_of(broker))) == []
+    if digest is None:
+        broker.overrides |= {"zookeeper.set.acl": "false"}
+        del broker.overrides["zookeeper.digest"]
+    else:
+        broker.overrides |= {"zookeeper.digest": digest}
+    with closing(ZooKeeperStore(connect)) as store:
+        before = store.get_many(store.descendants("/"))
+        (fault,) = [one for one in examine(properties_of(broker)) if one.verdict is Verdict.FAILURE]
+        assert store.get_many(store.descendants("/")) == before, "the doctor changes nothing"
+    path = "/brokers/ids"
+    assert fault.text == f"ZooKeeper refuses this broker access to {path}: check zookeeper.digest"
+    assert fault.advice == "set the zookeeper.digest of the brokers that made the nodes"
+
+
 def test_servers_that_do_not_answer_are_named(
     stopped: BrokerProcess, zookeeper: ZooKeeper, connect: str
 ) -> None:

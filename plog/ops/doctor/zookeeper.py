@@ -1,6 +1,6 @@
 """Checks the ZooKeeper of a broker's cluster: its servers, its cluster, the brokers in it.
 
-Every check only reads; none uses the broker's own session.
+No check changes a node, and none uses the broker's own session.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from plog.cluster import znodes
 from plog.cluster.broker_registration import read_cluster_id
-from plog.cluster.store import Store, StoreError
+from plog.cluster.store import BadVersion, NoNode, SessionLost, Store, StoreError, Unreachable
 from plog.cluster.store_copy import FILE_NAME
 from plog.cluster.store_move import MARK
 from plog.cluster.zookeeper_client import Access
@@ -28,6 +28,10 @@ WHAT = "zookeeper"
 WAIT_MS = 3_000
 MAX_ANSWER = 4096
 PORT = 2181
+NO_VERSION = (1 << 31) - 1
+"""The version of no node: a write that expects it shows whether writes are allowed, and fails."""
+WRITTEN = (znodes.BROKER_IDS, znodes.TOPICS, znodes.CONFIG_CHANGES, znodes.CONTROLLER_EPOCH)
+"""Nodes that every broker may have to write, or makes nodes below."""
 NOT_SERVING = "not currently serving requests"
 
 
@@ -54,9 +58,13 @@ def examine_zookeeper(
         )
         with closing(store):
             yield from _cluster(store, connect, log_dirs, running)
-    except StoreError as error:
+            _check_access(store)
+    except (SessionLost, Unreachable) as error:
         advice = "a broker that starts waits for it, then gives up; one that runs serves clients on"
         yield Finding(WHAT, Verdict.FAILURE, str(error), advice)
+    except StoreError as refused:
+        advice = "set the zookeeper.digest of the brokers that made the nodes"
+        yield Finding(WHAT, Verdict.FAILURE, str(refused), advice)
 
 
 def _server(server: str) -> Finding:
@@ -110,6 +118,15 @@ def _cluster(
         text = f"broker {own} is running, but not registered: its partitions have no leader"
         advice = "its log has the reason: it may use another ZooKeeper, or not reach this one"
         yield Finding(WHAT, Verdict.FAILURE, text, advice)
+
+
+def _check_access(store: Store) -> None:
+    """Check that ZooKeeper lets this broker write. Raises StoreError."""
+    for path in WRITTEN:
+        try:
+            store.set(path, b"", NO_VERSION)
+        except (BadVersion, NoNode):
+            continue
 
 
 def _known_cluster(log_dirs: Sequence[Path]) -> str | None:
