@@ -117,9 +117,9 @@ class ClusterKeys(Settings):
         "zookeeper.session.timeout.ms",
         INT,
         "ZooKeeper session timeout: after this time without contact a broker counts as dead. "
-        "minSessionTimeout and maxSessionTimeout of the ZooKeeper servers bound it. Requests "
-        "without a timeout of their own wait as long for the coordination store, also for a "
-        "broker's own one.",
+        "minSessionTimeout and maxSessionTimeout of the ZooKeeper servers bound it. A request "
+        "without a timeout of its own waits no longer than this for an answer of ZooKeeper, or "
+        "of a lone broker's own store, and then fails with REQUEST_TIMED_OUT.",
         default=18000,
         at_least=1,
     )
