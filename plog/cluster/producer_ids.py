@@ -18,6 +18,8 @@ log = logging.getLogger(__name__)
 
 BLOCK_SIZE = 1000
 LARGEST_PRODUCER_ID = 2**63 - 1
+UNUSED_PRODUCER_IDS = 1_000_000
+"""Ids that clients may hold without having written: a thousand blocks of them."""
 
 
 class ProducerIds:
@@ -91,3 +93,31 @@ class ProducerIds:
                 # Another broker took this block, or it may be ours: then its ids are lost.
                 continue
             return block
+
+
+def raise_producer_ids(store: Store, broker_id: int, largest: int) -> None:
+    """Make the next block lie above every id seen, where the store knows less than the logs.
+
+    The store may be new, or an older copy. Without any block it knows nothing: ids may be out that
+    nobody has written with yet, those of `__transaction_state` among them.
+
+    Raises:
+        StoreError: the block cannot be read.
+    """
+    first = largest + 1 + UNUSED_PRODUCER_IDS - BLOCK_SIZE
+    block = ProducerIdBlock(broker_id, first, first + BLOCK_SIZE - 1)
+    if block.last > LARGEST_PRODUCER_ID // 2:
+        return  # no broker has counted so far: a client has made the id up
+    while True:
+        data, stat = store.get(PRODUCER_ID_BLOCK)
+        try:
+            if data and largest <= ProducerIdBlock.decode(data).last:
+                return
+        except MalformedNode:
+            return  # nobody gets an id before it is repaired
+        try:
+            store.set(PRODUCER_ID_BLOCK, block.encode(), stat.version)
+        except (BadVersion, Unreachable):
+            continue  # another broker has written it, or this one
+        log.warning("producer ids go on after %d: the logs have some up to %d", block.last, largest)
+        return

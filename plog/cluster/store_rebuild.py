@@ -16,17 +16,14 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from plog.cluster import znodes
-from plog.cluster.producer_ids import BLOCK_SIZE
+from plog.cluster.producer_ids import raise_producer_ids
 from plog.cluster.store import CreateOp, Op, SetOp, Store
 from plog.cluster.topic_admin import INTERNAL_TOPICS
-from plog.cluster.znodes import ConfigEntity, PartitionStateNode, ProducerIdBlock, TopicNode
+from plog.cluster.znodes import ConfigEntity, PartitionStateNode, TopicNode
 from plog.storage.inventory import FoundReplica
 from plog.types import TopicPartition, counted, new_topic_id
 
 log = logging.getLogger(__name__)
-
-UNUSED_PRODUCER_IDS = 1_000_000
-"""Ids that clients may hold without having written: a thousand blocks of them."""
 
 KEEP_EVERYTHING = {"retention.bytes": "-1", "retention.ms": "-1"}
 """Configs of a topic whose own are lost: a default retention would delete what it should keep."""
@@ -63,7 +60,7 @@ def rebuild_store(
             _grow(store, topic, found, broker_id)
     largest = max([largest_producer_id, *(replica.largest_producer_id for replica in unknown)])
     if unknown or largest >= 0:
-        _raise_producer_ids(store, broker_id, largest)
+        raise_producer_ids(store, broker_id, largest)
     if new:
         log.warning(
             "recovered %s in the coordination store from the log directories; their configs are"
@@ -147,20 +144,6 @@ def _topic_id(found: Sequence[FoundReplica]) -> uuid.UUID:
     """Return the id that most partitions have; a log of another id will be refused by name."""
     ids = Counter(replica.topic_id for replica in found if replica.topic_id is not None)
     return ids.most_common(1)[0][0] if ids else new_topic_id()
-
-
-def _raise_producer_ids(store: Store, broker_id: int, largest: int) -> None:
-    """Make the next block lie above every id seen, where the store knows less than the logs.
-
-    A store without any block knows nothing: ids may be out that nobody has written with yet, those
-    of `__transaction_state` among them.
-    """
-    data, stat = store.get(znodes.PRODUCER_ID_BLOCK)
-    if data and largest <= ProducerIdBlock.decode(data).last:
-        return
-    first = largest + 1 + UNUSED_PRODUCER_IDS - BLOCK_SIZE
-    block = ProducerIdBlock(broker_id, first, first + BLOCK_SIZE - 1)
-    store.multi([SetOp(znodes.PRODUCER_ID_BLOCK, block.encode(), stat.version)])
 
 
 def broker_id_of_topics(store: Store) -> int | None:

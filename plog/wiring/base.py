@@ -20,6 +20,7 @@ from plog.cluster.known_log_dirs import (
     missing_log_dirs,
     register_log_dirs,
 )
+from plog.cluster.producer_ids import raise_producer_ids
 from plog.cluster.store_rebuild import known_partitions, rebuild_store
 from plog.cluster.stray_logs import Topics, find_strays, set_aside
 from plog.runtime.clock import Clock
@@ -98,12 +99,18 @@ async def open_base(
 
 
 def _agree_on_logs(base: Base) -> None:
-    """Tell the store of the log directories, and an embedded store of topics that it lost."""
+    """Tell the store of the log directories and producer ids that it may lack.
+
+    An embedded store also hears of topics that it lost.
+    """
     store, broker_id, logs = base.cluster.store, base.cluster.broker_id, base.logs
     register_log_dirs(store, broker_id, logs.log_dir_ids())
+    largest = logs.largest_producer_id()
     if base.cluster.is_shared:
+        if largest >= 0:
+            raise_producer_ids(store, broker_id, largest)
         return
     unknown = take_inventory(base.fs, logs.live_log_dirs, but=known_partitions(store))
-    rebuilt = rebuild_store(store, broker_id, unknown, logs.largest_producer_id())
+    rebuilt = rebuild_store(store, broker_id, unknown, largest)
     base.changes.topic_settings([*rebuilt])
     ensure_cluster_id(store, base.cluster.cluster_id)

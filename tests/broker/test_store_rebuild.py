@@ -16,9 +16,8 @@ from plog.client.producer import Producer
 from plog.cluster import znodes
 from plog.cluster.broker_registration import create_persistent_paths
 from plog.cluster.embedded_store import EmbeddedStore
-from plog.cluster.producer_ids import ProducerIds
+from plog.cluster.producer_ids import UNUSED_PRODUCER_IDS, ProducerIds
 from plog.cluster.store_rebuild import (
-    UNUSED_PRODUCER_IDS,
     broker_id_of_topics,
     known_partitions,
     rebuild_store,

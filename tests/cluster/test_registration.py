@@ -14,7 +14,12 @@ from plog.cluster.broker_registration import (
     generate_broker_id,
 )
 from plog.cluster.embedded_store import EmbeddedStore
-from plog.cluster.producer_ids import BLOCK_SIZE, LARGEST_PRODUCER_ID, ProducerIds
+from plog.cluster.producer_ids import (
+    BLOCK_SIZE,
+    LARGEST_PRODUCER_ID,
+    ProducerIds,
+    raise_producer_ids,
+)
 from plog.cluster.store import SetOp
 from plog.cluster.znodes import (
     PERSISTENT_PATHS,
@@ -140,6 +145,34 @@ def test_block_that_another_broker_took_meanwhile_is_left_to_it(
 
     monkeypatch.setattr(embedded, "get", race)
     assert ProducerIds(embedded, 0).next() == 1000
+
+
+@pytest.mark.parametrize(
+    ("largest", "first"), [(-1, 1_000_000), (999, 1000), (1000, 1_001_001), (1999, 1_002_000)]
+)
+def test_ids_go_on_above_those_that_logs_have(
+    embedded: EmbeddedStore, monkeypatch: pytest.MonkeyPatch, largest: int, first: int
+) -> None:
+    create_persistent_paths(embedded)
+    if largest >= 0:
+        embedded.set(PRODUCER_ID_BLOCK, ProducerIdBlock(9, 0, 999).encode())
+    set_node, raced = embedded.set, []
+
+    def race(*arguments):
+        if not raced:
+            raced.append(set_node(PRODUCER_ID_BLOCK, embedded.get(PRODUCER_ID_BLOCK)[0]))
+        return set_node(*arguments)
+
+    monkeypatch.setattr(embedded, "set", race)
+    raise_producer_ids(embedded, 0, largest)
+    assert ProducerIds(embedded, 0).next() == first
+
+
+@pytest.mark.parametrize("made_up", [LARGEST_PRODUCER_ID, LARGEST_PRODUCER_ID - 2_000_000])
+def test_id_that_a_client_made_up_uses_no_ids_up(embedded: EmbeddedStore, made_up: int) -> None:
+    create_persistent_paths(embedded)
+    raise_producer_ids(embedded, 0, made_up)
+    assert ProducerIds(embedded, 0).next() == 0
 
 
 def test_when_all_ids_are_used_the_broker_says_so(embedded: EmbeddedStore) -> None:
