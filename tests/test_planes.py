@@ -22,6 +22,7 @@ TESTS = Path(__file__).parent
 ONE_PLANE = {
     "broker/releases.py": "starts brokers of older releases, which have no oracle",
     "broker/test_missed_log_dirs.py": "of what a start finds, whichever path serves it then",
+    "broker/test_settings_read_once.py": "sends no records",
     "cli/test_move_store.py": "of the coordination store",
     "cluster/processes.py": "of several brokers; the tests of one have both paths",
     "cluster/faults/network.py": "of several brokers; the tests of one have both paths",
