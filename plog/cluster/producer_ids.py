@@ -98,8 +98,8 @@ class ProducerIds:
 def raise_producer_ids(store: Store, broker_id: int, largest: int) -> None:
     """Make the next block lie above every id seen, where the store knows less than the logs.
 
-    The store may be new, or an older copy. Without any block it knows nothing: ids may be out that
-    nobody has written with yet, those of `__transaction_state` among them.
+    The store may be new, or an older copy. Producers may also hold ids that are in no log yet,
+    those in `__transaction_state` among them: hence the distance.
 
     Raises:
         StoreError: the block cannot be read.
@@ -114,7 +114,7 @@ def raise_producer_ids(store: Store, broker_id: int, largest: int) -> None:
             if data and largest <= ProducerIdBlock.decode(data).last:
                 return
         except MalformedNode:
-            return  # nobody gets an id before it is repaired
+            return  # no id is given out before it is repaired
         try:
             store.set(PRODUCER_ID_BLOCK, block.encode(), stat.version)
         except (BadVersion, Unreachable):
