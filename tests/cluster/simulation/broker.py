@@ -1,17 +1,20 @@
-"""Brokers of a simulated cluster: real controllers, members, metadata and gates, model replicas.
+"""Brokers of a simulated cluster: real controllers, members, metadata, gates and replicas.
 
 A broker's directory outlives its process: which logs it has, by topic id. Everything that a
 process does happens in events of the scheduler. Each of its threads has one at a time.
+
+In histories without logs the replicas are models.
 """
 
 from __future__ import annotations
 
+import shutil
 import uuid
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, cast
 
 from plog.cluster.broker_registration import BrokerRegistration, read_controller_epoch
 from plog.cluster.channels import BrokerChannel, InProcessChannel
@@ -31,19 +34,17 @@ from plog.cluster.stray_logs import Topics
 from plog.cluster.znodes import BrokerNode, Endpoint
 from plog.errors import ErrorCode, KafkaError
 from plog.protocol.messages.replication import (
-    LeaderAndIsrPartitionError,
-    LeaderAndIsrPartitionState,
     LeaderAndIsrRequest,
     LeaderAndIsrResponse,
-    LeaderAndIsrTopicError,
-    StopReplicaPartitionError,
     StopReplicaRequest,
     StopReplicaResponse,
     UpdateMetadataRequest,
     UpdateMetadataResponse,
 )
 from plog.types import NO_EPOCH, TopicPartition
+from tests.cluster.simulation.model_replicas import ModelReplicas
 from tests.cluster.simulation.network import SimChannel
+from tests.cluster.simulation.real_replicas import RealReplicas
 from tests.cluster.simulation.zookeeper import SESSION_MS, Crashed, SimStore
 
 if TYPE_CHECKING:
@@ -62,13 +63,6 @@ PROPOSES = 0.2
 """How often a leader asks for larger in-sync sets, per tick."""
 
 
-class Role(NamedTuple):
-    """What a replica is in a leader epoch."""
-
-    leader_epoch: int
-    leads: bool
-
-
 class SimBroker:
     """A broker: its directory, and the process that runs, if one does."""
 
@@ -80,6 +74,8 @@ class SimBroker:
         self.last_session = 0
         """Remembered in the directory, as `session_file` does."""
         self._starts = 0
+        self.directory = cluster.directory and cluster.directory / str(broker_id)
+        self._restore: Callable[[], None] | None = None
 
     @property
     def is_controller(self) -> bool:
@@ -99,6 +95,32 @@ class SimBroker:
             self.cluster.scheduler.note(f"broker {self.id} is killed")
             self.process.die()
             self.process = None
+
+    def back_up(self) -> None:
+        """Copy the directory, if no process runs."""
+        if self.process is not None:
+            return
+        logs, restore_contents = dict(self.logs), self.cluster.contents.back_up(self.id)
+        directory = self.directory
+        backup = directory and directory.with_suffix(".backup")
+        if directory is not None and backup is not None:
+            shutil.rmtree(backup, ignore_errors=True)
+            shutil.copytree(directory, backup)
+
+        def restore() -> None:
+            self.logs = dict(logs)
+            restore_contents()
+            if directory is not None and backup is not None:
+                shutil.rmtree(directory)
+                shutil.copytree(backup, directory)
+
+        self._restore = restore
+
+    def restore(self) -> None:
+        """Put the copy in the place of the directory: topics that were deleted since are back."""
+        if self.process is None and self._restore is not None:
+            self.cluster.scheduler.note(f"broker {self.id} is restored")
+            self._restore()
 
     def heal(self) -> None:
         """Have a process run that goes on."""
@@ -185,7 +207,11 @@ class Process:
         self.fence = ControlFence()
         self.metadata = MetadataCache(self.fence)
         self.gate = OrderGate(self.fence, self.metadata, self.registration)
-        self.replicas = ModelReplicas(self)
+        self.replicas: ModelReplicas | RealReplicas
+        if broker.directory is None:
+            self.replicas = ModelReplicas(self)
+        else:
+            self.replicas = RealReplicas(self, broker.directory)
 
     def is_running(self) -> bool:
         """Return whether it lives and is not suspended."""
@@ -224,12 +250,9 @@ class Process:
         self.fence = ControlFence(read_controller_epoch(self.store))
         self.metadata = MetadataCache(self.fence)
         self.gate = OrderGate(self.fence, self.metadata, self.registration)
+        self.replicas.prepare()
         self.cluster.mutate(self)
-        topics = Topics(self.store)
-        for at, topic_id in list(self.broker.logs.items()):
-            if topics.why_stray(at, topic_id, self.broker.id) is not None:
-                self.cluster.invariants.check_stray(self.broker, at, topic_id)
-                del self.broker.logs[at]
+        self.replicas.load(Topics(self.store))
         self.is_listening = True
         member = Member(
             self.store,
@@ -266,6 +289,7 @@ class Process:
         self.is_alive = False
         self.controller.resign()
         self.store.die()
+        self.replicas.close()
 
     def suspend(self, for_ms: int) -> None:
         """SIGSTOP, and later SIGCONT."""
@@ -293,6 +317,7 @@ class Process:
             return
         if self.is_running():
             self._members.enqueue("due", member.run_due)
+            self.replicas.on_tick()
             due_s = self.controller.seconds_to_timer()
             if due_s is not None and due_s <= 0:
                 self.enqueue("timer", self.controller.on_timer)
@@ -372,7 +397,11 @@ class Process:
             respond(None)
         else:
             broker_epoch = self.fence.broker_epoch
-            response = self._obey(order)
+            try:
+                response = self._obey(order)
+            except StoreError:
+                respond(None)
+                return
             if response.error_code == ErrorCode.NONE:
                 self.cluster.invariants.check_obeyed(order, self.broker, broker_epoch)
             respond(response)
@@ -396,84 +425,3 @@ def refused(order: ControlRequest, code: ErrorCode) -> ControlResponse:
             return LeaderAndIsrResponse(error_code=code, topics=[])
         case StopReplicaRequest():
             return StopReplicaResponse(error_code=code, partition_errors=[])
-
-
-class ModelReplicas:
-    """Obeys orders as `ReplicaManager` does, without logs."""
-
-    def __init__(self, process: Process) -> None:
-        self._process = process
-        self._broker = process.broker
-        self.roles: dict[TopicPartition, Role] = {}
-
-    def apply_leader_and_isr(self, request: LeaderAndIsrRequest) -> LeaderAndIsrResponse:
-        """See `ReplicaManager.apply_leader_and_isr`."""
-        try:
-            self._process.fence.admit(request.controller_epoch, request.broker_epoch)
-        except KafkaError as refusal:
-            return LeaderAndIsrResponse(error_code=refusal.code, topics=[])
-        topics = []
-        for topic in request.topic_states:
-            errors = []
-            for one in topic.partition_states:
-                at = TopicPartition(topic.topic_name, one.partition_index)
-                code = self._take_up(at, topic.topic_id, one, request)
-                errors.append(
-                    LeaderAndIsrPartitionError(partition_index=at.partition, error_code=code)
-                )
-            topics.append(LeaderAndIsrTopicError(topic_id=topic.topic_id, partition_errors=errors))
-        return LeaderAndIsrResponse(error_code=ErrorCode.NONE, topics=topics)
-
-    def _take_up(
-        self,
-        at: TopicPartition,
-        topic_id: uuid.UUID,
-        state: LeaderAndIsrPartitionState,
-        request: LeaderAndIsrRequest,
-    ) -> ErrorCode:
-        if self._broker.id not in state.replicas:
-            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        if self._broker.logs.get(at, topic_id) != topic_id:
-            return ErrorCode.INCONSISTENT_TOPIC_ID
-        known = self.roles.get(at)
-        if known is not None and state.leader_epoch <= known.leader_epoch:
-            return ErrorCode.STALE_CONTROLLER_EPOCH
-        leads = state.leader == self._broker.id
-        if leads:
-            self._broker.cluster.invariants.check_leader(
-                self._process, at, topic_id, state.leader_epoch, request
-            )
-        self._broker.logs[at] = topic_id
-        self.roles[at] = Role(state.leader_epoch, leads)
-        return ErrorCode.NONE
-
-    def apply_stop_replica(self, request: StopReplicaRequest) -> StopReplicaResponse:
-        """See `ReplicaManager.apply_stop_replica`."""
-        try:
-            self._process.fence.admit(request.controller_epoch, request.broker_epoch)
-        except KafkaError as refusal:
-            return StopReplicaResponse(error_code=refusal.code, partition_errors=[])
-        errors = []
-        for topic in request.topic_states:
-            for one in topic.partition_states:
-                at = TopicPartition(topic.topic_name, one.partition_index)
-                code = self._stop(at, one.leader_epoch, deletes=one.delete_partition)
-                errors.append(
-                    StopReplicaPartitionError(
-                        topic_name=at.topic, partition_index=at.partition, error_code=code
-                    )
-                )
-        return StopReplicaResponse(error_code=ErrorCode.NONE, partition_errors=errors)
-
-    def _stop(self, at: TopicPartition, leader_epoch: int, *, deletes: bool) -> ErrorCode:
-        known = self.roles.get(at)
-        if known is not None and 0 <= leader_epoch < known.leader_epoch:
-            return ErrorCode.FENCED_LEADER_EPOCH
-        if not deletes:
-            if known is not None:
-                self.roles[at] = known._replace(leads=False)
-        else:
-            self.roles.pop(at, None)
-            if (topic_id := self._broker.logs.pop(at, None)) is not None:
-                self._broker.cluster.invariants.check_deletion(self._broker, at, topic_id)
-        return ErrorCode.NONE

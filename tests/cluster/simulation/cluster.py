@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from pathlib import Path
 from typing import NamedTuple
 
 from plog.cluster import znodes
@@ -12,11 +13,15 @@ from plog.cluster.broker_registration import create_persistent_paths, ensure_clu
 from plog.cluster.store import NoNode
 from plog.cluster.topic_admin import TopicAdmin
 from plog.cluster.znodes import PartitionStateNode, TopicNode
+from plog.errors import KafkaError
 from plog.settings.definitions import BrokerSettings
 from plog.settings.dynamic import DynamicSettings
 from plog.types import TopicPartition
-from tests.cluster.simulation.broker import Process, Role, SimBroker
+from tests.cluster.simulation.broker import Process, SimBroker
+from tests.cluster.simulation.contents import Contents
 from tests.cluster.simulation.invariants import Invariants
+from tests.cluster.simulation.model_replicas import Role
+from tests.cluster.simulation.real_replicas import RealReplicas
 from tests.cluster.simulation.scheduler import Scheduler
 from tests.cluster.simulation.zookeeper import SESSION_MS, SimStore, SimZooKeeper
 
@@ -38,6 +43,7 @@ class SimCluster:
 
     Args:
         mutate: changes a broker's objects, to see that a fault is found.
+        directory: where brokers have logs; None: they have models of replicas, without logs.
     """
 
     def __init__(
@@ -45,11 +51,14 @@ class SimCluster:
         seed: int,
         count: int = 3,
         mutate: Callable[[Process], None] | None = None,
+        directory: Path | None = None,
     ) -> None:
         self.scheduler = Scheduler(seed)
         self.random = self.scheduler.random
         self.zookeeper = SimZooKeeper(self.scheduler)
         self.invariants = Invariants(self)
+        self.contents = Contents()
+        self.directory = directory
         self.mutate = mutate or (lambda process: None)
         self.cut: set[frozenset[int]] = set()
         self.slow_orders = 0.05
@@ -61,6 +70,11 @@ class SimCluster:
         self.brokers = [SimBroker(self, broker_id) for broker_id in range(count)]
         for broker in self.brokers:
             broker.start()
+
+    def close(self) -> None:
+        """Close the files of the processes."""
+        for broker in self.brokers:
+            broker.kill()
 
     def check_steps(self) -> None:
         """Raises Violation: some step broke an invariant."""
@@ -97,6 +111,8 @@ class SimCluster:
         for broker in self.brokers:
             _check_metadata(broker, written, live, active[0])
             _check_replicas(broker, written)
+            _check_logs(broker)
+        self.check_steps()
 
     def written(self) -> dict[TopicPartition, Written]:
         """Return every partition that has a state."""
@@ -149,3 +165,17 @@ def _check_replicas(broker: SimBroker, written: dict[TopicPartition, Written]) -
         role = broker.process.replicas.roles.get(at)
         if role != Role(state.leader_epoch, state.leader == broker.id):
             raise Violation(f"broker {broker.id} is at {role} of {at}, written is {state}")
+
+
+def _check_logs(broker: SimBroker) -> None:
+    """Every leader accepts records, and every log has the records that were appended."""
+    assert broker.process is not None
+    replicas = broker.process.replicas
+    if isinstance(replicas, RealReplicas):
+        for at, role in replicas.roles.items():
+            if role.leads:
+                try:
+                    replicas.append(at)
+                except KafkaError as refusal:
+                    raise Violation(f"broker {broker.id} leads {at}, but: {refusal}") from refusal
+        replicas.check()

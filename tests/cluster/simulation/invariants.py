@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from plog.cluster import znodes
 from plog.cluster.control_requests import ControlRequest
 from plog.cluster.node_tree import NodeTree, Plan
+from plog.cluster.partition import Partition
 from plog.cluster.store import NoNode
 from plog.cluster.znodes import LEADER_DURING_DELETE, PartitionStateNode, TopicNode
 from plog.protocol.messages.replication import (
@@ -187,6 +188,19 @@ class Invariants:
                 f"{process.owner} leads {at} in epoch {leader_epoch}, by an order for an earlier"
                 f" life: it was {known} when it registered"
             )
+
+    def check_append(self, broker: SimBroker, partition: Partition) -> None:
+        """A record is accepted in a leader epoch that names the broker, and while its topic exists.
+
+        One leader for each leader epoch, that is.
+        """
+        at, leader_epoch = partition.topic_partition, partition.leadership.leader_epoch
+        one = Replicated(partition.topic_id, at)
+        leader = self._leaders.get((one, leader_epoch))
+        if leader != broker.id:
+            self.report(f"broker {broker.id} appends to {at} in {leader}'s epoch {leader_epoch}")
+        if not self._has_replica(broker, one):
+            self.report(f"broker {broker.id} appends to {at} of {one.topic_id}, which is gone")
 
     def check_stray(self, broker: SimBroker, at: TopicPartition, topic_id: uuid.UUID) -> None:
         """Only logs that are no replicas any more are set aside."""

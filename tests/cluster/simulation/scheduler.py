@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import heapq
 import random
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
 
 from plog.runtime.clock import ManualClock
 
@@ -25,6 +26,8 @@ class Scheduler:
         self._heap: list[tuple[int, float, int, Hashable, Callable[[], None]]] = []
         self._count = 0
         self._busy: list[Hashable] = []
+        self.is_undivided = False
+        """Whether nothing else may happen before the present event has ended."""
         self.log: list[str] = []
 
     @property
@@ -72,8 +75,17 @@ class Scheduler:
 
     def interleave(self) -> None:
         """Let others go on for a moment, in the middle of an event."""
-        if len(self._busy) <= 2 and self.random.random() < 0.3:
+        if len(self._busy) <= 2 and not self.is_undivided and self.random.random() < 0.3:
             self.run(self.random.randint(0, 30))
+
+    @contextmanager
+    def undivided(self) -> Iterator[None]:
+        """Let no others go on, because the caller holds a lock that they might wait for."""
+        self.is_undivided = True
+        try:
+            yield
+        finally:
+            self.is_undivided = False
 
     def _advance(self, to_ms: int) -> None:
         if to_ms > self._now_ms:

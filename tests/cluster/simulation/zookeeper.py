@@ -270,7 +270,7 @@ class SimStore(Store):
         self.operations += 1
         if self.operations == self.crash_at:
             raise Crashed(self._owner)
-        if self.operations == self.pause_at:
+        if self.operations == self.pause_at and not self._scheduler.is_undivided:
             self._suspend(3 * SESSION_MS)
             self._scheduler.run(3 * SESSION_MS)
         self._scheduler.interleave()

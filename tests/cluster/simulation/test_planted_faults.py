@@ -1,0 +1,277 @@
+"""Faults that are planted into the objects of a broker: some history must end in a violation."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from plog.cluster.control_fence import NO_BROKER_EPOCH
+from plog.cluster.controller_events import Effect, Event, Feed, StatesWritten
+from plog.cluster.partition import Partition
+from plog.cluster.replica_manager import ReplicaManager
+from plog.protocol.messages.replication import (
+    StopReplicaPartitionState,
+    UpdateMetadataRequest,
+    UpdateMetadataResponse,
+)
+from plog.storage.log import Log
+from plog.storage.log_manager import LogManager
+from plog.types import NO_EPOCH, TopicPartition
+from tests.cluster.simulation.broker import Process
+from tests.cluster.simulation.cluster import Violation
+from tests.cluster.simulation.real_replicas import RealReplicas
+from tests.cluster.simulation.test_histories import play, play_with_logs
+
+Mutant = Callable[[Process], None]
+
+MUTANT_HISTORIES = 3000
+FAULTLESS_HISTORIES = 50
+
+
+# -- of controllers --------------------------------------------------------------------------------
+
+
+def without_sync(process: Process, owner: object, method: str) -> None:
+    """Have a method believe the server that it reads from."""
+    call = getattr(owner, method)
+
+    def unsynced(*args: object) -> object:
+        process.store.syncs = False
+        try:
+            return call(*args)
+        finally:
+            process.store.syncs = True
+
+    setattr(owner, method, unsynced)
+
+
+def writes_are_not_fenced(process: Process) -> None:
+    process.controller._nodes._fenced = process.store.multi  # type: ignore[method-assign]
+
+
+def orders_are_not_fenced(process: Process) -> None:
+    process.fence.admit = lambda *epochs: None  # type: ignore[method-assign]
+
+
+def stands_only_once(process: Process) -> None:
+    stands = iter([process.stand])
+    process.stand = lambda: next(stands, lambda: None)()  # type: ignore[method-assign]
+
+
+def role_is_resumed_unread(process: Process) -> None:
+    process.controller._nodes.resume = lambda: True  # type: ignore[method-assign]
+
+
+def role_is_resumed_by_a_server_that_lags(process: Process) -> None:
+    without_sync(process, process.controller._nodes, "resume")
+
+
+def election_that_waits_stands_for_the_next(process: Process) -> None:
+    loop = process.controller
+
+    def stand() -> None:
+        loop._stands = True
+        process.enqueue("elect", loop.elect)
+
+    loop.stand = stand  # type: ignore[method-assign]
+
+
+def machine_outlives_its_election(process: Process) -> None:
+    loop = process.controller
+    read = loop._nodes.read_controller
+
+    def read_controller() -> int | None:
+        active = read()
+        while active is None and loop.machine is not None:
+            active = loop._nodes.try_elect()
+        return active
+
+    loop._nodes.read_controller = read_controller  # type: ignore[method-assign]
+
+
+def events_are_fed_in_the_order_of_effects(process: Process) -> None:
+    loop = process.controller
+
+    def feed(event: Event) -> None:
+        events = deque([event] if loop.machine is not None else [])
+        while events:
+            assert loop.machine is not None
+            for effect in loop.machine.on(events.popleft()):
+                answer = effect.event if isinstance(effect, Feed) else loop._execute(effect)
+                if answer is not None:
+                    events.append(answer)
+
+    loop.feed = feed  # type: ignore[method-assign]
+    loop._topics._feed = feed
+
+
+def deleted_topics_are_kept(process: Process) -> None:
+    apply = process.metadata.apply
+
+    def without_type(request: UpdateMetadataRequest) -> UpdateMetadataResponse:
+        request.type = 0
+        return apply(request)
+
+    process.metadata.apply = without_type  # type: ignore[method-assign]
+
+
+def conflicts_are_not_announced(process: Process) -> None:
+    loop = process.controller
+    execute = loop._execute
+
+    def without_conflicts(effect: Effect) -> Event | None:
+        answer = execute(effect)
+        if isinstance(answer, StatesWritten) and loop.machine is not None:
+            found = {at: one for at, one in answer.conflicts.items() if one is not None}
+            loop.machine.context.states |= found
+        return answer
+
+    loop._execute = without_conflicts  # type: ignore[method-assign]
+
+
+def earlier_lives_are_not_fenced(process: Process) -> None:
+    admit = process.fence.admit
+
+    def without_broker_epoch(controller_epoch: int, broker_epoch: int) -> None:
+        admit(controller_epoch, NO_BROKER_EPOCH)
+
+    process.fence.admit = without_broker_epoch  # type: ignore[method-assign]
+
+
+def forged_epochs_are_believed(process: Process) -> None:
+    process.registration.has_epochs = lambda *epochs: True  # type: ignore[method-assign]
+
+
+def order_is_judged_by_a_server_that_lags(process: Process) -> None:
+    without_sync(process, process.registration, "has_epochs")
+
+
+def orders_that_were_sent_again_are_obeyed(process: Process) -> None:
+    process.gate._connections.is_late = lambda *connection: False  # type: ignore[method-assign]
+
+
+MUTANTS = [
+    writes_are_not_fenced,
+    orders_are_not_fenced,
+    stands_only_once,
+    role_is_resumed_unread,
+    role_is_resumed_by_a_server_that_lags,
+    election_that_waits_stands_for_the_next,
+    machine_outlives_its_election,
+    events_are_fed_in_the_order_of_effects,
+    deleted_topics_are_kept,
+    conflicts_are_not_announced,
+    earlier_lives_are_not_fenced,
+    forged_epochs_are_believed,
+    order_is_judged_by_a_server_that_lags,
+    orders_that_were_sent_again_are_obeyed,
+]
+
+
+# -- of replicas -----------------------------------------------------------------------------------
+
+
+def manager_of(process: Process) -> ReplicaManager:
+    assert isinstance(process.replicas, RealReplicas)
+    assert process.replicas.manager is not None
+    return process.replicas.manager
+
+
+def logs_of(process: Process) -> LogManager:
+    return manager_of(process)._logs
+
+
+def stale_leader_epochs_are_obeyed(process: Process) -> None:
+    manager = manager_of(process)
+    take_up = manager._take_up
+
+    def forgetful(at: TopicPartition, *args: Any) -> Partition:
+        known = manager.get(at)
+        if known is not None:
+            known._leadership = known._leadership._replace(leader_epoch=NO_EPOCH)
+        return take_up(at, *args)
+
+    manager._take_up = forgetful  # type: ignore[method-assign]
+
+
+def replica_that_is_stopped_goes_on(process: Process) -> None:
+    manager = manager_of(process)
+    stop = manager._stop
+
+    def stop_by_deletion_only(at: TopicPartition, state: StopReplicaPartitionState) -> bool:
+        return state.delete_partition and stop(at, state)
+
+    manager._stop = stop_by_deletion_only  # type: ignore[method-assign]
+
+
+def strays_are_loaded(process: Process) -> None:
+    assert isinstance(process.replicas, RealReplicas)
+    process.replicas.find_strays = lambda topics: []  # type: ignore[method-assign]
+
+
+def logs_outlive_their_topics(process: Process) -> None:
+    """A recreated topic gets the log of the one before, under its own id."""
+    logs = logs_of(process)
+
+    def keep(at: TopicPartition) -> None:
+        log = logs.get(at)
+        assert log is not None
+        log.topic_id = None
+
+    logs.delete = keep  # type: ignore[method-assign]
+
+
+def logs_lose_their_end(process: Process) -> None:
+    manager = manager_of(process)
+    log_of = manager._log_of
+
+    def truncated(partition: Partition, **options: Any) -> Log:
+        log = log_of(partition, **options)
+        log.truncate_to(max(0, log.native.log_end_offset - 1))
+        return log
+
+    manager._log_of = truncated  # type: ignore[method-assign]
+
+
+def logs_are_not_writable(process: Process) -> None:
+    manager_of(process)._give_role = (  # type: ignore[method-assign]
+        lambda partition, leadership, log: partition.make_follower(leadership, log)
+    )
+
+
+MUTANTS_OF_REPLICAS = [
+    stale_leader_epochs_are_obeyed,
+    replica_that_is_stopped_goes_on,
+    strays_are_loaded,
+    logs_outlive_their_topics,
+    logs_lose_their_end,
+    logs_are_not_writable,
+]
+
+
+def is_found(play: Callable[[int, Mutant], None], mutate: Mutant) -> bool:
+    """Return whether a history ends in a violation."""
+    for seed in range(MUTANT_HISTORIES):
+        try:
+            play(seed, mutate)
+        except Violation:
+            return True
+    return False
+
+
+def test_nothing_is_found_without_a_fault() -> None:
+    for seed in range(FAULTLESS_HISTORIES):
+        play(seed)
+
+
+@pytest.mark.parametrize("mutate", MUTANTS, ids=lambda mutate: mutate.__name__)
+def test_planted_fault_of_controllers_is_found(mutate: Mutant) -> None:
+    assert is_found(play, mutate)
+
+
+@pytest.mark.parametrize("mutate", MUTANTS_OF_REPLICAS, ids=lambda mutate: mutate.__name__)
+def test_planted_fault_of_replicas_is_found(mutate: Mutant) -> None:
+    assert is_found(play_with_logs, mutate)
