@@ -43,8 +43,9 @@ from plog.protocol.messages.replication import (
 )
 from plog.types import NO_EPOCH, TopicPartition
 from tests.cluster.simulation.model_replicas import ModelReplicas
-from tests.cluster.simulation.network import SimChannel
+from tests.cluster.simulation.network import Request, SimChannel
 from tests.cluster.simulation.real_replicas import RealReplicas
+from tests.cluster.simulation.transactions import ProcessTxns, SentMarkers
 from tests.cluster.simulation.zookeeper import SESSION_MS, Crashed, SimStore
 
 if TYPE_CHECKING:
@@ -251,6 +252,8 @@ class Process:
         self.metadata = MetadataCache(self.fence)
         self.gate = OrderGate(self.fence, self.metadata, self.registration)
         self.replicas.prepare()
+        if self.broker.directory is not None:
+            self.txns = ProcessTxns(self)
         self.cluster.mutate(self)
         self.replicas.load(Topics(self.store))
         self.is_listening = True
@@ -364,13 +367,16 @@ class Process:
         self._connections += 1
         return self._connections
 
-    def arrive(
-        self,
-        order: ControlRequest,
-        connection: int,
-        respond: Callable[[ControlResponse | None], None],
+    def arrive(self, request: Request, connection: int, respond: Callable[[object], None]) -> None:
+        """Take a request from the network, as handlers do; None: no response."""
+        if isinstance(request, SentMarkers):
+            self.txns.arrive(request, connection, respond)
+        else:
+            self._take(request, connection, respond)
+
+    def _take(
+        self, order: ControlRequest, connection: int, respond: Callable[[object], None]
     ) -> None:
-        """Take an order from the network, as `handlers.replication` does; None: no response."""
         try:
             self.gate.admit(order)
         except KafkaError as refusal:
@@ -379,10 +385,7 @@ class Process:
             self._orders.enqueue("", lambda: self._obey_in_turn(order, connection, respond))
 
     def _obey_in_turn(
-        self,
-        order: ControlRequest,
-        connection: int,
-        respond: Callable[[ControlResponse | None], None],
+        self, order: ControlRequest, connection: int, respond: Callable[[object], None]
     ) -> None:
         is_known = self.cluster.invariants.is_known(order, self.broker.id)
         try:

@@ -23,6 +23,7 @@ from tests.cluster.simulation.invariants import Invariants
 from tests.cluster.simulation.model_replicas import Role
 from tests.cluster.simulation.real_replicas import RealReplicas
 from tests.cluster.simulation.scheduler import Scheduler
+from tests.cluster.simulation.transactions import Transactions
 from tests.cluster.simulation.zookeeper import SESSION_MS, SimStore, SimZooKeeper
 
 
@@ -67,6 +68,7 @@ class SimCluster:
         create_persistent_paths(self.admin)
         ensure_cluster_id(self.admin)
         self.topics = TopicAdmin(self.admin, DynamicSettings(BrokerSettings({})), self.random)
+        self.transactions = Transactions(self)
         self.brokers = [SimBroker(self, broker_id) for broker_id in range(count)]
         for broker in self.brokers:
             broker.start()
@@ -75,6 +77,7 @@ class SimCluster:
         """Close the files of the processes."""
         for broker in self.brokers:
             broker.kill()
+        self.transactions.close()
 
     def check_steps(self) -> None:
         """Raises Violation: some step broke an invariant."""
@@ -91,6 +94,7 @@ class SimCluster:
         self.admin.lag(0)
         for broker in self.brokers:
             broker.heal()
+        self.transactions.is_stopping = True
         self.scheduler.run(15 * SESSION_MS)
 
     def check_converged(self) -> None:
@@ -112,6 +116,7 @@ class SimCluster:
             _check_metadata(broker, written, live, active[0])
             _check_replicas(broker, written)
             _check_logs(broker)
+        self.transactions.check_ended()
         self.check_steps()
 
     def written(self) -> dict[TopicPartition, Written]:

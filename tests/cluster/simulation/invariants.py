@@ -6,6 +6,7 @@ Judges by what ZooKeeper has committed, which no broker of the simulation can se
 from __future__ import annotations
 
 import uuid
+from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from plog.cluster import znodes
@@ -26,6 +27,11 @@ if TYPE_CHECKING:
     from tests.cluster.simulation.cluster import SimCluster
 
 STATE = "/state"
+
+
+@lru_cache
+def _decoded(topic: bytes) -> TopicNode:
+    return TopicNode.decode(topic)
 
 
 class Replicated(NamedTuple):
@@ -108,7 +114,7 @@ class Invariants:
 
     def _topic(self, name: str) -> TopicNode | None:
         try:
-            return TopicNode.decode(self._tree.get(znodes.topic_path(name))[0])
+            return _decoded(self._tree.get(znodes.topic_path(name))[0])
         except NoNode:
             return None
 
@@ -201,6 +207,12 @@ class Invariants:
             self.report(f"broker {broker.id} appends to {at} in {leader}'s epoch {leader_epoch}")
         if not self._has_replica(broker, one):
             self.report(f"broker {broker.id} appends to {at} of {one.topic_id}, which is gone")
+
+    def is_newest_leader(self, broker: SimBroker, partition: Partition) -> bool:
+        """Return whether a broker leads a partition in the newest leader epoch of all."""
+        one = Replicated(partition.topic_id, partition.topic_partition)
+        epoch = partition.leadership.leader_epoch
+        return self._leaders.get((one, epoch)) == broker.id and self._epochs[one][0] == epoch
 
     def check_stray(self, broker: SimBroker, at: TopicPartition, topic_id: uuid.UUID) -> None:
         """Only logs that are no replicas any more are set aside."""

@@ -1,30 +1,41 @@
-"""How the orders of simulated controllers reach other brokers: connections that are slow or break.
+"""How simulated brokers reach each other: connections that are slow or break.
 
-`OrderQueue` decides which order is sent, and when again, as in `PeerChannel`.
+`OrderQueue` decides which order of a controller is sent, and when again, as in `PeerChannel`.
+Markers of transactions are sent once, as by `Peers`.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from concurrent.futures import Future
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from plog.cluster.control_requests import ControlRequest, ControlResponse
 from plog.cluster.controller_context import LiveBroker
 from plog.cluster.order_queue import OnResponse, OrderQueue
+from plog.errors import RequestTimedOut
 
 if TYPE_CHECKING:
     from tests.cluster.simulation.broker import Process
+    from tests.cluster.simulation.transactions import SentMarkers
 
 RESPONSE_IS_LOST = 0.05
 MAX_SLOW_MS = 8_000
+SLOW_MARKERS, MAX_SLOW_MARKER_MS = 0.3, 30_000
+TIMEOUT_MS = 200, 3_000
 AGAIN_MS = 500
 """When a host sends again what another one does not acknowledge."""
+
+
+Request: TypeAlias = "ControlRequest | SentMarkers"
 
 
 class Connection:
     """A connection from one process to another.
 
-    An order still arrives if its sender has given the connection up, as from a socket's buffer.
+    A request still arrives if its sender has given the connection up, as from a socket's buffer.
     """
 
     def __init__(self, sender: Process, target: Process) -> None:
@@ -35,37 +46,50 @@ class Connection:
         self._wire = f"wire {sender.owner} {target.owner} {self._number}"
         self.is_usable = True
 
-    def call(self, order: ControlRequest, on_response: Callable[[ControlResponse], None]) -> None:
-        """Send an order. Without a response the connection is of no more use."""
+    @classmethod
+    def made(cls, sender: Process, to: int, before: Connection | None) -> Connection | None:
+        """Return a connection to a broker, the one before if that is usable; None: none is made."""
+        if before is not None and before.is_usable:
+            return before
+        target = sender.cluster.brokers[to].process
+        if target is None or not target.is_listening or not sender.reaches(target):
+            return None
+        return cls(sender, target)
+
+    def call(
+        self,
+        request: Request,
+        on_response: Callable[[Any], None],
+        slow: float,
+        at_most_ms: int = MAX_SLOW_MS,
+    ) -> None:
+        """Send a request. Without a response the connection is of no more use.
+
+        Args:
+            slow: how often it waits in the other broker's socket, for `at_most_ms`.
+        """
         random = self._scheduler.random
-        slow = random.random() < self._sender.cluster.slow_orders
-        delay_ms = random.randint(0, MAX_SLOW_MS if slow else 20)
-        self._after(delay_ms, lambda: self._arrive(order, on_response))
+        delay_ms = random.randint(0, at_most_ms if random.random() < slow else 20)
+        self._after(delay_ms, lambda: self._arrive(request, on_response))
 
     def _after(self, delay_ms: int, event: Callable[[], None]) -> None:
         self._scheduler.after(delay_ms, self._wire, event)
 
-    def _arrive(
-        self, order: ControlRequest, on_response: Callable[[ControlResponse], None]
-    ) -> None:
+    def _arrive(self, request: Request, on_response: Callable[[Any], None]) -> None:
         if not self._target.is_alive:
             self.is_usable = False
         elif not self._target.is_running() or not self._sender.reaches(self._target):
-            self._after(AGAIN_MS, lambda: self._arrive(order, on_response))
+            self._after(AGAIN_MS, lambda: self._arrive(request, on_response))
         else:
-            self._target.arrive(order, self._number, lambda one: self._respond(one, on_response))
+            self._target.arrive(request, self._number, lambda one: self._respond(one, on_response))
 
-    def _respond(
-        self, response: ControlResponse | None, on_response: Callable[[ControlResponse], None]
-    ) -> None:
+    def _respond(self, response: object, on_response: Callable[[Any], None]) -> None:
         if response is None or self._scheduler.random.random() < RESPONSE_IS_LOST:
             self.is_usable = False
         else:
             self._scheduler.soon(self._wire, lambda: self._answer(response, on_response))
 
-    def _answer(
-        self, response: ControlResponse, on_response: Callable[[ControlResponse], None]
-    ) -> None:
+    def _answer(self, response: object, on_response: Callable[[Any], None]) -> None:
         if not self._sender.is_alive or not self.is_usable:
             return
         if self._sender.is_running() and self._sender.reaches(self._target):
@@ -104,21 +128,14 @@ class SimChannel:
         self._is_calling = True
         self._attempts += 1
         attempt = self._attempts
-        connection = self._connected()
+        self._connection = connection = Connection.made(self._sender, self._to, self._connection)
         if connection is None:
             self._fail(attempt)
             return
-        timeout_ms = self._scheduler.random.randint(200, 3000)
-        connection.call(order, lambda response: self._answered(attempt, response))
+        timeout_ms = self._scheduler.random.randint(*TIMEOUT_MS)
+        slow = self._sender.cluster.slow_orders
+        connection.call(order, lambda response: self._answered(attempt, response), slow)
         self._scheduler.after(timeout_ms, self._owner, lambda: self._fail(attempt))
-
-    def _connected(self) -> Connection | None:
-        if self._connection is None or not self._connection.is_usable:
-            target = self._sender.cluster.brokers[self._to].process
-            if target is None or not target.is_listening or not self._sender.reaches(target):
-                return None
-            self._connection = Connection(self._sender, target)
-        return self._connection
 
     def _fail(self, attempt: int) -> None:
         if attempt == self._attempts and self._is_calling and not self._orders.is_closed:
@@ -140,4 +157,56 @@ class SimChannel:
         if attempt == self._attempts and self._is_calling:
             self._is_calling = False
             self._orders.note_response(response)
+            self._call_next()
+
+
+class SimLink:
+    """The requests for markers to one broker: one at a time, each sent once, as by `Peers`."""
+
+    def __init__(self, sender: Process, to: int) -> None:
+        self._sender = sender
+        self._to = to
+        self._scheduler = sender.scheduler
+        self._owner = f"markers {sender.owner} {to}"
+        self._waiting: deque[tuple[SentMarkers, Future[Any]]] = deque()
+        self._connection: Connection | None = None
+        self._under_way: Future[Any] | None = None
+
+    def ask(self, request: SentMarkers) -> Future[Any]:
+        """Send a request after those before it. The future gets its response, or an error."""
+        future: Future[Any] = Future()
+        self._waiting.append((request, future))
+        self._call_next()
+        return future
+
+    def _call_next(self) -> None:
+        if self._under_way is not None or not self._waiting:
+            return
+        request, future = self._waiting.popleft()
+        self._under_way = future
+        self._connection = connection = Connection.made(self._sender, self._to, self._connection)
+        if connection is not None:
+            answer = partial(self._end, future)
+            connection.call(request, answer, SLOW_MARKERS, MAX_SLOW_MARKER_MS)
+        timeout_ms = self._scheduler.random.randint(*TIMEOUT_MS) if connection else 0
+        self._scheduler.after(timeout_ms, self._owner, lambda: self._time_out(future))
+
+    def _time_out(self, future: Future[Any]) -> None:
+        if future is not self._under_way or not self._sender.is_alive:
+            return
+        if self._sender.is_running():
+            if self._connection is not None:
+                self._connection.is_usable = False
+            self._end(future, RequestTimedOut("no response"))
+        else:
+            self._scheduler.after(AGAIN_MS, self._owner, lambda: self._time_out(future))
+
+    def _end(self, future: Future[Any], outcome: object) -> None:
+        if future is self._under_way:
+            self._under_way = None
+            if isinstance(outcome, RequestTimedOut):
+                future.set_exception(outcome)
+            else:
+                future.set_result(outcome)
+            self._sender.cluster.transactions.run()
             self._call_next()

@@ -49,7 +49,9 @@ B = TypeVar("B", LeaderAndIsrResponse, StopReplicaResponse)
 
 TOPIC_SETTINGS = TopicSettings()
 FILES = Filesystem()
-APPENDS = 0.5
+STORAGE_TASKS = 0.1
+"""How often the log manager's tasks run, per tick; they may be late."""
+APPENDS = 0.2
 """How often a client appends to one of a broker's replicas, per tick."""
 
 
@@ -118,7 +120,8 @@ class RealReplicas:
         """Run the log manager's tasks; a client appends, even if this broker does not lead."""
         if not self._is_loaded or self.manager is None or self.logs is None:
             return
-        self.logs.scheduler.run_due()
+        if self._random.random() < STORAGE_TASKS:
+            self.logs.scheduler.run_due()
         partitions = self.manager.partitions
         if partitions and self._random.random() < APPENDS:
             try:

@@ -1,15 +1,15 @@
 """Histories of a cluster that a seed draws: faults of every kind, then peace, then all must agree.
 
-`--long` plays 5,000 of them. A failed one is played again by its number alone.
+`--long` plays 5,000 of them. A failed one is played again by its number and kind alone.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from contextlib import closing, suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
-from pathlib import Path
+from enum import Enum
 
 import pytest
 
@@ -200,41 +200,46 @@ FAULTS = [
     join,
 ]
 FAULTS += [stop_zookeeper, lag, forge]
-FAULTS_OF_DISKS = [lose_time]
 WEIGHTS = [0, 1, 1, 4]
 """Drawn for each kind of action: histories of few kinds go deeper than those of all."""
 PAUSES_MS = [[0, 30, 300], [30, 300, 1_000, 3_000], [0, 300, 3_000, 10_000]]
 """Between actions; drawn for each history."""
 
 
-def draw_actions(rng: random.Random, *, with_logs: bool) -> list[Action]:
+class Kind(Enum):
+    """What a history has beside controllers and sessions. Each kind has its own seeds."""
+
+    MODELS = "models of replicas, without logs"
+    DISKS = "logs, which may go back to before a topic was deleted"
+    TRANSACTIONS = "logs and transactions"
+
+
+def draw_actions(rng: random.Random, kind: Kind) -> list[Action]:
     """Return the actions of a history, each as often as it is likely."""
-    possible = BY_ADMIN + FAULTS + FAULTS_OF_DISKS * with_logs
+    possible = BY_ADMIN + FAULTS + [lose_time] * (kind is Kind.DISKS)
     weights = {action: rng.choice(WEIGHTS) for action in possible}
     weights[create] += 2
     weights[start] += 1
     return [action for action, weight in weights.items() for _ in range(weight)]
 
 
-def play(
-    seed: int, mutate: Callable[[Process], None] | None = None, directory: Path | None = None
-) -> None:
+def play(seed: int, kind: Kind, mutate: Callable[[Process], None] | None = None) -> None:
     """Play one history. Raises Violation."""
-    cluster = SimCluster(seed, count=2 + seed % 2, mutate=mutate, directory=directory)
-    with closing(cluster):
-        _play(cluster, seed)
+    with ExitStack() as undo:
+        directory = None
+        if kind is not Kind.MODELS:
+            directory = undo.enter_context(directory_in_memory())
+        cluster = SimCluster(seed, count=2 + seed % 2, mutate=mutate, directory=directory)
+        undo.callback(cluster.close)
+        if kind is Kind.TRANSACTIONS:
+            cluster.transactions.start()
+        _play(cluster, seed, kind)
 
 
-def play_with_logs(seed: int, mutate: Callable[[Process], None] | None = None) -> None:
-    """Play one history with real replicas. Raises Violation."""
-    with directory_in_memory() as directory:
-        play(seed, mutate, directory)
-
-
-def _play(cluster: SimCluster, seed: int) -> None:
+def _play(cluster: SimCluster, seed: int, kind: Kind) -> None:
     rng = cluster.random
     cluster.slow_orders = rng.choice([0.0, 0.05, 0.3])
-    actions = draw_actions(rng, with_logs=cluster.directory is not None)
+    actions = draw_actions(rng, kind)
     pauses_ms = rng.choice(PAUSES_MS)
     cluster.scheduler.run(2_000)
     for _ in range(rng.randint(10, 40)):
@@ -261,4 +266,4 @@ def _play(cluster: SimCluster, seed: int) -> None:
 )
 def test_brokers_agree_after_any_history(first: int) -> None:
     for seed in range(first, first + AT_ONCE):
-        play_with_logs(seed)
+        play(seed, Kind.DISKS if seed % 4 < 2 else Kind.TRANSACTIONS)

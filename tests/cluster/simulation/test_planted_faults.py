@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -12,6 +13,7 @@ from plog.cluster.control_fence import NO_BROKER_EPOCH
 from plog.cluster.controller_events import Effect, Event, Feed, StatesWritten
 from plog.cluster.partition import Partition
 from plog.cluster.replica_manager import ReplicaManager
+from plog.coordinator.txn_events import Producer
 from plog.protocol.messages.replication import (
     StopReplicaPartitionState,
     UpdateMetadataRequest,
@@ -19,16 +21,19 @@ from plog.protocol.messages.replication import (
 )
 from plog.storage.log import Log
 from plog.storage.log_manager import LogManager
+from plog.storage.producer_state import Marker
 from plog.types import NO_EPOCH, TopicPartition
 from tests.cluster.simulation.broker import Process
 from tests.cluster.simulation.cluster import Violation
 from tests.cluster.simulation.real_replicas import RealReplicas
-from tests.cluster.simulation.test_histories import play, play_with_logs
-
-Mutant = Callable[[Process], None]
+from tests.cluster.simulation.test_histories import Kind, play
 
 MUTANT_HISTORIES = 3000
-FAULTLESS_HISTORIES = 50
+BROKEN_MUTANT = re.compile("(Type|Attribute|Name|Assertion)Error")
+"""A fault of the mutant itself."""
+FAULTLESS_HISTORIES = 25
+NO_EARLIER_EPOCH = 1 << 20
+"""A coordinator epoch that fences no other."""
 
 
 # -- of controllers --------------------------------------------------------------------------------
@@ -242,6 +247,23 @@ def logs_are_not_writable(process: Process) -> None:
     )
 
 
+# -- of transactions -------------------------------------------------------------------------------
+
+
+def markers_of_earlier_connections_are_written(process: Process) -> None:
+    process.txns.connections.is_late = lambda *connection: False  # type: ignore[method-assign]
+
+
+def markers_of_earlier_coordinators_are_written(process: Process) -> None:
+    assert isinstance(process.replicas, RealReplicas)
+    write = process.replicas.append_marker
+
+    def unfenced(partition: Partition, producer: Producer, marker: Marker) -> None:
+        write(partition, producer, marker._replace(coordinator_epoch=NO_EARLIER_EPOCH))
+
+    process.replicas.append_marker = unfenced  # type: ignore[method-assign]
+
+
 MUTANTS_OF_REPLICAS = [
     stale_leader_epochs_are_obeyed,
     replica_that_is_stopped_goes_on,
@@ -250,28 +272,34 @@ MUTANTS_OF_REPLICAS = [
     logs_lose_their_end,
     logs_are_not_writable,
 ]
-
-
-def is_found(play: Callable[[int, Mutant], None], mutate: Mutant) -> bool:
-    """Return whether a history ends in a violation."""
-    for seed in range(MUTANT_HISTORIES):
-        try:
-            play(seed, mutate)
-        except Violation:
-            return True
-    return False
+MUTANTS_OF_TRANSACTIONS = [
+    markers_of_earlier_connections_are_written,
+    markers_of_earlier_coordinators_are_written,
+]
+EVERY = [
+    *((mutate, Kind.MODELS) for mutate in MUTANTS),
+    *((mutate, Kind.DISKS) for mutate in MUTANTS_OF_REPLICAS),
+    *((mutate, Kind.TRANSACTIONS) for mutate in MUTANTS_OF_TRANSACTIONS),
+]
 
 
 def test_nothing_is_found_without_a_fault() -> None:
     for seed in range(FAULTLESS_HISTORIES):
-        play(seed)
+        play(seed, Kind.MODELS)  # the others are in test_histories
 
 
-@pytest.mark.parametrize("mutate", MUTANTS, ids=lambda mutate: mutate.__name__)
-def test_planted_fault_of_controllers_is_found(mutate: Mutant) -> None:
-    assert is_found(play, mutate)
+@pytest.mark.parametrize(
+    ("mutate", "kind"), EVERY, ids=[f"{mutate.__name__}" for mutate, _ in EVERY]
+)
+def test_planted_fault_is_found(mutate: Callable[[Process], None], kind: Kind) -> None:
+    found = next(filter(None, (violation(seed, kind, mutate) for seed in range(MUTANT_HISTORIES))))
+    assert not BROKEN_MUTANT.search(found), found
 
 
-@pytest.mark.parametrize("mutate", MUTANTS_OF_REPLICAS, ids=lambda mutate: mutate.__name__)
-def test_planted_fault_of_replicas_is_found(mutate: Mutant) -> None:
-    assert is_found(play_with_logs, mutate)
+def violation(seed: int, kind: Kind, mutate: Callable[[Process], None]) -> str | None:
+    """Return what a history finds."""
+    try:
+        play(seed, kind, mutate)
+    except Violation as found:
+        return str(found).partition("\n")[0]
+    return None
