@@ -22,7 +22,7 @@ from plog.cluster.control_fence import ControlFence
 from plog.cluster.control_requests import ControlRequest, ControlResponse
 from plog.cluster.controller import Controller
 from plog.cluster.controller_context import LiveBroker
-from plog.cluster.controller_events import IsrsProposed, ProposedIsr
+from plog.cluster.controller_events import IsrsProposed, ProposedIsr, ShutdownAsked
 from plog.cluster.controller_loop import ControllerLoop
 from plog.cluster.controller_store import ControllerMoved
 from plog.cluster.member import Member
@@ -59,6 +59,7 @@ SETTINGS = SimpleNamespace(
     delete_topic_enable=True,
 )
 TICK_MS = 1_000
+MAX_SHUTDOWN_MS = 3_000
 START_AGAIN_MS = 1000
 PROPOSES = 0.2
 """How often a leader asks for larger in-sync sets, per tick."""
@@ -97,6 +98,12 @@ class SimBroker:
             self.process.die()
             self.process = None
 
+    def stop(self) -> None:
+        """Stop the process as an operator does."""
+        if self.process is not None and self.process.is_running():
+            self.cluster.scheduler.note(f"broker {self.id} is stopped")
+            self.process.stop()
+
     def back_up(self) -> None:
         """Copy the directory, if no process runs."""
         if self.process is not None:
@@ -125,6 +132,8 @@ class SimBroker:
 
     def heal(self) -> None:
         """Have a process run that goes on."""
+        if self.process is not None and self.process.is_stopping:
+            self.kill()
         if self.process is not None:
             self.process.heal()
         else:
@@ -185,6 +194,7 @@ class Process:
         self.owner = f"broker {broker.id}.{number}"
         self.is_alive = True
         self.is_stopped = False
+        self.is_stopping = False
         self.is_listening = False
         self._connections = 0
         self.store = SimStore(
@@ -294,6 +304,23 @@ class Process:
         self.store.die()
         self.replicas.close()
 
+    def stop(self) -> None:
+        """SIGTERM: ask the controller to move the leads, and stop later, whatever it did."""
+        self.is_stopping = True
+        broker_id, broker_epoch = self.broker.id, self.fence.broker_epoch
+        self._ask_controller(lambda token: ShutdownAsked(broker_id, broker_epoch, token))
+        wait_ms = self.scheduler.random.randint(0, MAX_SHUTDOWN_MS)
+        self.scheduler.after(wait_ms, f"signals of {self.owner}", self._end)
+
+    def _end(self) -> None:
+        if self.is_running():
+            self.scheduler.note(f"{self.owner} ends")
+            self.is_alive = False
+            self.controller.resign()
+            self.replicas.shut_down()
+            self.store.close()
+            self.broker.process = None
+
     def suspend(self, for_ms: int) -> None:
         """SIGSTOP, and later SIGCONT."""
         self.scheduler.note(f"{self.owner} is suspended for {for_ms} ms")
@@ -349,15 +376,18 @@ class Process:
                 unknown = (NO_EPOCH,) * len(isr)
                 if isr != known.isr:
                     isrs[at] = ProposedIsr(isr, unknown, role.leader_epoch, known.partition_epoch)
-        if not isrs or snapshot.live_controller_id < 0:
+        if isrs:
+            broker_id, broker_epoch = self.broker.id, self.fence.broker_epoch
+            self._ask_controller(lambda token: IsrsProposed(broker_id, broker_epoch, isrs, token))
+
+    def _ask_controller(self, event: Callable[[int], IsrsProposed | ShutdownAsked]) -> None:
+        """Ask the controller, if one is known and can be reached."""
+        snapshot = self.metadata.snapshot
+        if snapshot.live_controller_id < 0:
             return
         controller = self.cluster.brokers[snapshot.controller_id].process
         if controller is not None and self.reaches(controller):
-            ask, broker_epoch = controller.controller.ask, self.fence.broker_epoch
-
-            def event(token: int) -> IsrsProposed:
-                return IsrsProposed(self.broker.id, broker_epoch, isrs, token)
-
+            ask = controller.controller.ask
             controller.enqueue("", lambda: ask(event, Future()))
 
     # -- orders ------------------------------------------------------------------------------

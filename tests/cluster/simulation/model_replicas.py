@@ -55,6 +55,9 @@ class ModelReplicas:
     def on_tick(self) -> None:
         """Nothing happens by time."""
 
+    def shut_down(self) -> None:
+        """Nothing is written."""
+
     def close(self) -> None:
         """Nothing is left open."""
 

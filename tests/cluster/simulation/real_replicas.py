@@ -110,6 +110,12 @@ class RealReplicas:
         """Return the logs that topics do not have here."""
         return find_strays(FILES, [self.directory], topics=topics, broker_id=self._broker.id)
 
+    def shut_down(self) -> None:
+        """Close the logs as a broker that stops."""
+        if self._is_loaded and self.logs is not None:
+            self.logs.shutdown(self._process.fence.broker_epoch)
+        self.logs = self.manager = None
+
     def close(self) -> None:
         """Leave everything as a killed process does."""
         if self._is_loaded and self.logs is not None:

@@ -61,6 +61,10 @@ def start(cluster: SimCluster, rng: random.Random) -> None:
     rng.choice(cluster.brokers).start()
 
 
+def stop(cluster: SimCluster, rng: random.Random) -> None:
+    rng.choice(cluster.brokers).stop()
+
+
 def lose_time(cluster: SimCluster, rng: random.Random) -> None:
     """Have a broker's directory become as it was before a topic was deleted.
 
@@ -214,9 +218,16 @@ class Kind(Enum):
     TRANSACTIONS = "logs and transactions"
 
 
+ON_DISKS: dict[Kind, list[Action]] = {
+    Kind.MODELS: [],
+    Kind.DISKS: [stop, lose_time],
+    Kind.TRANSACTIONS: [stop],
+}
+
+
 def draw_actions(rng: random.Random, kind: Kind) -> list[Action]:
     """Return the actions of a history, each as often as it is likely."""
-    possible = BY_ADMIN + FAULTS + [lose_time] * (kind is Kind.DISKS)
+    possible = BY_ADMIN + FAULTS + ON_DISKS[kind]
     weights = {action: rng.choice(WEIGHTS) for action in possible}
     weights[create] += 2
     weights[start] += 1
