@@ -178,6 +178,8 @@ class Member:
             else:
                 log.error("cannot register this broker, trying again: %s", refused)
             return self._machine.failed(session_id)
+        if self._store.session_id != session_id:
+            self._remember()  # it is registered in another session, which has begun meanwhile
         self._fence.broker_epoch = epoch
         if not self._joined.done():
             self._joined.set_result(epoch)
