@@ -61,6 +61,7 @@ SETTINGS = SimpleNamespace(
 TICK_MS = 1_000
 MAX_SHUTDOWN_MS = 3_000
 START_AGAIN_MS = 1000
+RESTART_MS = 5_000
 PROPOSES = 0.2
 """How often a leader asks for larger in-sync sets, per tick."""
 
@@ -275,6 +276,7 @@ class Process:
             controller=cast("Controller", self),
             read_again=lambda: None,
             remember=self._remember,
+            on_end=self._end_for_now,
             clock=self.scheduler.clock,
             timeout_ms=lambda: SESSION_MS,
         )
@@ -284,6 +286,12 @@ class Process:
 
     def _remember(self) -> None:
         self.broker.last_session = self.store.session_id
+
+    def _end_for_now(self, reason: str) -> None:
+        """End, and be started again, as by systemd: the last process may still be registered."""
+        self.scheduler.note(f"{self.owner} ends: {reason}")
+        self.broker.kill()
+        self.scheduler.after(RESTART_MS, f"systemd {self.broker.id}", self.broker.start)
 
     def _node(self) -> BrokerNode:
         port = 9000 + self.broker.id
