@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from plog.cluster.controller_context import ClusterContext, PartitionState
+from plog.cluster.controller_context import ClusterContext, LiveBroker, PartitionState
 from plog.cluster.controller_events import (
     Effect,
     PartitionUpdate,
@@ -16,7 +16,7 @@ from plog.cluster.controller_events import (
     SendUpdateMetadata,
 )
 from plog.cluster.znodes import LEADER_DURING_DELETE
-from plog.types import TopicPartition
+from plog.types import NO_EPOCH, TopicPartition
 
 
 def updates_of(
@@ -26,16 +26,26 @@ def updates_of(
 ) -> tuple[PartitionUpdate, ...]:
     """Return the updates of partitions; those without a state are left out."""
     return tuple(
-        PartitionUpdate(
-            partition,
-            context.topics[partition.topic].topic_id,
-            context.states[partition],
-            context.assignment(partition),
-            context.offline(partition),
-            partition in new,
-        )
+        _update(context, partition, context.states[partition], is_new=partition in new)
         for partition in partitions
         if partition in context.states
+    )
+
+
+def _update(
+    context: ClusterContext,
+    partition: TopicPartition,
+    state: PartitionState,
+    *,
+    is_new: bool = False,
+) -> PartitionUpdate:
+    return PartitionUpdate(
+        partition,
+        context.topics[partition.topic].topic_id,
+        state,
+        context.assignment(partition),
+        context.offline(partition),
+        is_new,
     )
 
 
@@ -57,13 +67,29 @@ def update_metadata(
     context: ClusterContext,
     broker_ids: Iterable[int],
     updates: tuple[PartitionUpdate, ...],
-    *,
-    is_full: bool = False,
 ) -> list[Effect]:
     """Tell brokers who is live, and about partitions if there are any to tell of."""
     to = tuple(sorted(broker_ids))
-    live = tuple(context.brokers[one] for one in sorted(context.brokers))
-    return [SendUpdateMetadata(to, updates, live, is_full)] if to else []
+    return [SendUpdateMetadata(to, updates, _live(context))] if to else []
+
+
+def full_update(
+    context: ClusterContext, broker_ids: Iterable[int], partitions: Iterable[TopicPartition]
+) -> list[Effect]:
+    """Tell brokers all these partitions, and the names of all other topics that exist.
+
+    What is not named is deleted: so it tells of partitions that have no state yet, too.
+    """
+    told = tuple(partitions)
+    nothing = PartitionState.unreadable(NO_EPOCH)
+    updates = tuple(_update(context, one, context.states.get(one, nothing)) for one in told)
+    untold = context.topic_names() - {one.topic for one in told}
+    to, live = tuple(sorted(broker_ids)), _live(context)
+    return [SendUpdateMetadata(to, updates, live, True, tuple(sorted(untold)))] if to else []
+
+
+def _live(context: ClusterContext) -> tuple[LiveBroker, ...]:
+    return tuple(context.brokers[one] for one in sorted(context.brokers))
 
 
 def leader_and_isr(

@@ -39,7 +39,7 @@ from plog.protocol.messages.replication import (
     UpdateMetadataResponse,
     UpdateMetadataTopicState,
 )
-from plog.types import TopicPartition
+from plog.types import ZERO_UUID, TopicPartition
 
 ControlRequest: TypeAlias = LeaderAndIsrRequest | UpdateMetadataRequest | StopReplicaRequest
 ControlResponse: TypeAlias = LeaderAndIsrResponse | UpdateMetadataResponse | StopReplicaResponse
@@ -124,7 +124,10 @@ def update_metadata(
                     for one in updates
                 ],
             )
-            for name, topic_id, updates in _by_topic(send.partitions)
+            for name, topic_id, updates in [
+                *_by_topic(send.partitions),
+                *((name, ZERO_UUID, []) for name in send.untold),
+            ]
         ],
         live_brokers=[
             UpdateMetadataBroker(

@@ -248,13 +248,15 @@ class SendLeaderAndIsr:
 class SendUpdateMetadata:
     """Tell brokers about the cluster: all live brokers and some partitions, or all of them.
 
-    `is_full`: other partitions do not exist. A broker that was away has missed deletions.
+    `is_full`: other topics do not exist. A broker that was away has missed deletions.
+    `untold`: topics that do exist, of which brokers keep what they know.
     """
 
     broker_ids: tuple[int, ...]
     partitions: tuple[PartitionUpdate, ...]
     live_brokers: tuple[LiveBroker, ...]
     is_full: bool = False
+    untold: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

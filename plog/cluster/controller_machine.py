@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 
 from plog.cluster.announcements import (
+    full_update,
     leader_and_isr,
     update_metadata,
     updates_as_deleted,
@@ -91,8 +92,7 @@ class ControllerMachine:
         unknown = event.deletions - context.topic_names()
         self.deletions.begin(event.deletions)
         # Before any LeaderAndIsr: a broker that becomes a follower must know its leader's address.
-        everything = updates_of(context, self._kept(context.partitions()))
-        effects += update_metadata(context, context.brokers, everything, is_full=True)
+        effects += self._tell_everything(context.brokers)
         for broker_id in context.brokers_in_turn():
             effects += self._everything_on(broker_id)
         effects += self._reconcile(context.partitions())
@@ -149,9 +149,7 @@ class ControllerMachine:
         context.brokers.update(came)
         effects: list[Effect] = [OpenChannel(came[broker_id]) for broker_id in sorted(came)]
         effects += update_metadata(self.context, known, ())
-        effects += update_metadata(
-            context, came, updates_of(context, self._kept(context.partitions())), is_full=True
-        )
+        effects += self._tell_everything(came)
         for broker_id in sorted(came):
             effects += self._everything_on(broker_id)
         # Their replicas are online again, as everybody should know.
@@ -210,7 +208,9 @@ class ControllerMachine:
         for name, node in sorted(event.topics.items()):
             was_unreadable = self.context.unreadable.pop(name, None) is not None
             known = self.context.topics.get(name)
-            if known is not None and (node is None or node.topic_id != known.topic_id):
+            if (node is None and was_unreadable) or (
+                known is not None and (node is None or node.topic_id != known.topic_id)
+            ):
                 effects += self._forget(name)
                 known = None
             if node is None or node.topic_id is None:
@@ -228,14 +228,19 @@ class ControllerMachine:
 
     def _forget(self, name: str) -> list[Effect]:
         """Drop a topic whose nodes are gone without a deletion having run its course."""
-        effects = update_metadata(
-            self.context, self.context.brokers, updates_as_deleted(self.context, name)
-        )
+        effects: list[Effect] = []
+        if name in self.context.topics:
+            effects += self._update_all(updates_as_deleted(self.context, name))
         if self.deletions.give_up(name):
             # The request still exists: for no topic, or for the next one with this name.
             effects.append(ReadDeletions())
+        return effects + self._drop(name)
+
+    def _drop(self, name: str) -> list[Effect]:
+        """Drop a topic; brokers may know more of an unreadable one than could be taken back."""
+        was_told = name in self.context.topics
         self.context.drop_topic(name)
-        return effects
+        return [] if was_told else self._tell_everything(self.context.brokers)
 
     def on_deletions_read(self, event: DeletionsRead) -> list[Effect]:
         """Start the deletions that are new."""
@@ -253,8 +258,7 @@ class ControllerMachine:
     def on_topic_removed(self, event: TopicRemoved) -> list[Effect]:
         """Forget a topic whose deletion is complete."""
         self.deletions.end(event.name)
-        self.context.drop_topic(event.name)
-        return []
+        return self._drop(event.name)
 
     # -- states ------------------------------------------------------------------------------
 
@@ -407,6 +411,9 @@ class ControllerMachine:
 
     def _update_all(self, updates: tuple[PartitionUpdate, ...]) -> list[Effect]:
         return update_metadata(self.context, self.context.brokers, updates)
+
+    def _tell_everything(self, broker_ids: Iterable[int]) -> list[Effect]:
+        return full_update(self.context, broker_ids, self._kept(self.context.partitions()))
 
     def _replicated_on(self, broker_ids: Iterable[int]) -> list[TopicPartition]:
         wanted, context = set(broker_ids), self.context

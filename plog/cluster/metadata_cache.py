@@ -3,6 +3,9 @@
 Owns an immutable snapshot that UpdateMetadata replaces; readers take the snapshot once
 and look things up in it, from any thread, without a lock. Never asks anybody: it
 knows what the controller has told, no more.
+
+Absence is not deletion: a topic whose node is unreadable is one that the controller can name, and
+no more. `MetadataSnapshot.is_deleted` is the rule.
 """
 
 from __future__ import annotations
@@ -71,6 +74,10 @@ class MetadataSnapshot:
     brokers: Mapping[int, BrokerMetadata] = field(default_factory=dict)
     topics: Mapping[str, TopicMetadata] = field(default_factory=dict)
     topic_names: Mapping[uuid.UUID, str] = field(default_factory=dict)
+    untold: frozenset[str] = frozenset()
+    """Topics that exist, and of which this broker knows nothing else."""
+    is_complete: bool = False
+    """Whether the controller has named all topics since this broker started."""
 
     @property
     def live_controller_id(self) -> int:
@@ -81,6 +88,14 @@ class MetadataSnapshot:
         """Return a partition, or None if it is not known."""
         topic = self.topics.get(topic_partition.topic)
         return None if topic is None else topic.partitions.get(topic_partition.partition)
+
+    def is_deleted(self, topic_partition: TopicPartition) -> bool:
+        """Tell whether a partition that once existed does so no more, as the controller has told.
+
+        A topic that was created again may have fewer partitions than the one before.
+        """
+        is_named = topic_partition.topic in self.untold
+        return self.is_complete and not is_named and self.partition(topic_partition) is None
 
     def leader_of(self, topic_partition: TopicPartition) -> int:
         """Return the id of a partition's leader; -1 if nobody leads it or it is not known."""
@@ -133,21 +148,36 @@ class MetadataCache:
         """Tell whether the partition exists, as far as this broker was told."""
         return self._snapshot.partition(topic_partition) is not None
 
+    def is_deleted(self, topic_partition: TopicPartition) -> bool:
+        """Tell whether a partition that once existed does so no more."""
+        return self._snapshot.is_deleted(topic_partition)
+
     # -- updates -----------------------------------------------------------------------------
 
     def apply(self, request: UpdateMetadataRequest) -> UpdateMetadataResponse:
-        """Take up what the controller says: all brokers, and the topics it names, or all topics."""
+        """Take up what the controller says: all brokers, and the topics it names, or all topics.
+
+        A full update names all topics that exist. What this broker knows of one stays, if the
+        update says nothing of its partitions.
+        """
         try:
             self._fence.admit(request.controller_epoch, request.broker_epoch)
         except KafkaError as refusal:
             return UpdateMetadataResponse(error_code=refusal.code)
         before = self._snapshot
-        topics, names = dict(before.topics), dict(before.topic_names)
-        if request.type == FULL:
-            topics.clear()
-            names.clear()
+        topics, names, untold = dict(before.topics), dict(before.topic_names), set(before.untold)
+        is_full = request.type == FULL
+        if is_full:
+            named = {one.topic_name for one in request.topic_states if not one.partition_states}
+            topics = {name: one for name, one in topics.items() if name in named}
+            names = {topic_id: name for topic_id, name in names.items() if name in named}
+            untold = named - topics.keys()
         for state in request.topic_states:
-            _update_topic(topics, names, state.topic_name, state.topic_id, state.partition_states)
+            if state.partition_states:
+                untold.discard(state.topic_name)
+                _update_topic(
+                    topics, names, state.topic_name, state.topic_id, state.partition_states
+                )
         brokers = {
             broker.id: BrokerMetadata(
                 broker.id,
@@ -173,6 +203,8 @@ class MetadataCache:
             MappingProxyType(brokers),
             MappingProxyType(topics),
             MappingProxyType(names),
+            frozenset(untold),
+            before.is_complete or is_full,
         )
         with self._changed:
             self._snapshot = after

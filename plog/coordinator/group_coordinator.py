@@ -178,7 +178,8 @@ class GroupCoordinator:
         return False
 
     def _is_deleted(self, topic_id: uuid.UUID) -> bool:
-        # All known ids are of topics that this broker's metadata contains, or contained before.
+        # All known ids are of topics that this broker's metadata contains, or contained before. It
+        # keeps those that the controller can only name (`MetadataSnapshot.is_deleted`).
         return topic_id != ZERO_UUID and topic_id not in self._cluster().topic_names
 
     def start(self, metadata: MetadataCache) -> None:

@@ -434,7 +434,7 @@ class TxnCoordinator:
                 )
                 return not is_open
             except KafkaError as failure:
-                if self._is_deleted(at):
+                if self._metadata.is_deleted(at):
                     return True  # the partition does not need its marker
                 self._waits.info(
                     "%s: waiting to write the marker for producer %d: %s", at, producer.id, failure
@@ -465,12 +465,7 @@ class TxnCoordinator:
         try:
             return await self._txn_partitions.has_open(at, producer.id)
         except PlogError:
-            return not self._is_deleted(at)
-
-    def _is_deleted(self, at: TopicPartition) -> bool:
-        # Until the broker knows the coordinators' own topic, its metadata is incomplete.
-        knows = self._metadata.topic(TRANSACTIONS_TOPIC) is not None
-        return knows and not self._metadata.contains(at)
+            return not self._metadata.is_deleted(at)
 
     async def write_marker(self, at: TopicPartition, producer: Producer, marker: Marker) -> None:
         """End a producer's transaction in a partition that this broker leads, for any coordinator.

@@ -200,18 +200,6 @@ def test_malformed_state_that_is_removed_is_written_again(node) -> None:
     assert PartitionStateNode.decode(node.store.get(STATE)[0]).leader == 0
 
 
-def test_malformed_topic_is_led_again_once_its_node_is_mended(node, log_dirs) -> None:
-    created = node.create("a", 2)
-    written = node.store.get(TOPIC)[0]
-    node.controller.stop()
-    node.store.set(TOPIC, b"junk")
-    node.take_over()
-    node.until(lambda snapshot: "a" not in snapshot.topics)
-    node.store.set(TOPIC, written)
-    node.until(lambda snapshot: snapshot.has_leaders("a", 2))
-    assert node.metadata.topic("a").topic_id == created.topic_id
-
-
 def test_active_controller_keeps_a_topic_whose_node_is_overwritten(node, caplog) -> None:
     node.create("a", 2)
     node.store.set(TOPIC, b"junk")

@@ -10,6 +10,7 @@ import uuid
 import pytest
 
 from plog.cluster.control_fence import ControlFence
+from plog.cluster.control_requests import FULL, INCREMENTAL
 from plog.cluster.metadata_cache import MetadataCache
 from plog.errors import ErrorCode
 from plog.protocol.messages.replication import (
@@ -19,7 +20,7 @@ from plog.protocol.messages.replication import (
     UpdateMetadataRequest,
     UpdateMetadataTopicState,
 )
-from plog.types import TopicPartition
+from plog.types import ZERO_UUID, TopicPartition
 
 WAIT_S = 40
 ID, OTHER = uuid.UUID(int=5), uuid.UUID(int=6)
@@ -30,9 +31,10 @@ def cache() -> MetadataCache:
     return MetadataCache(ControlFence())
 
 
-def tell(cache: MetadataCache, *topics, brokers=(0, 1), epoch=1) -> ErrorCode:
+def tell(cache: MetadataCache, *topics, brokers=(0, 1), epoch=1, is_full=False) -> ErrorCode:
     """`topics`: (name, id, {index: leader})."""
     request = UpdateMetadataRequest(
+        type=FULL if is_full else INCREMENTAL,
         controller_id=0,
         controller_epoch=epoch,
         broker_epoch=-1,
@@ -112,6 +114,60 @@ def test_topic_with_another_id_is_another_topic(cache) -> None:
     tell(cache, ("a", OTHER, {0: 1}))
     assert set(cache.topic("a").partitions) == {0}
     assert (cache.topic_name(ID), cache.topic_name(OTHER)) == (None, "a")
+
+
+A0, A2 = TopicPartition("a", 0), TopicPartition("a", 2)
+
+
+def test_full_update_deletes_the_topics_that_it_does_not_name(cache) -> None:
+    tell(cache, ("a", ID, {0: 1, 2: 1}), ("b", OTHER, {0: 1}))
+    tell(cache, ("a", ID, {0: 1}), is_full=True)
+    assert set(cache.snapshot.topics) == {"a"}
+    assert set(cache.topic("a").partitions) == {0}
+    assert cache.topic_name(OTHER) is None
+    assert cache.is_deleted(TopicPartition("b", 0))
+    assert cache.is_deleted(A2)
+    assert not cache.is_deleted(A0)
+
+
+def test_topic_of_which_a_full_update_says_nothing_stays_as_it_was(cache) -> None:
+    tell(cache, ("a", ID, {0: 1, 2: 1}))
+    before = cache.topic("a")
+    for _ in range(2):
+        tell(cache, ("a", ZERO_UUID, {}), ("b", OTHER, {0: 1}), is_full=True)
+        assert cache.topic("a") == before
+        assert cache.topic_name(ID) == "a"
+        assert not cache.is_deleted(A2)
+    tell(cache, ("a", OTHER, {0: 1}))
+    assert (cache.topic_name(ID), cache.topic_name(OTHER)) == (None, "a")
+    assert cache.is_deleted(A2)
+
+
+def test_topic_of_which_nothing_is_known_is_not_a_deleted_one(cache) -> None:
+    tell(cache, ("a", ZERO_UUID, {}), is_full=True)
+    assert cache.topic("a") is None
+    assert not cache.contains(A0)
+    assert not cache.is_deleted(A0)
+    tell(cache, ("b", OTHER, {0: 1}))
+    assert not cache.is_deleted(A0)
+    tell(cache, is_full=True)
+    assert cache.is_deleted(A0)
+
+
+@pytest.mark.parametrize("leader", [1, -2])
+def test_topic_of_which_something_is_told_later_is_known(cache, leader: int) -> None:
+    tell(cache, ("a", ZERO_UUID, {}), is_full=True)
+    tell(cache, ("a", ID, {0: leader}))
+    assert cache.is_deleted(A0) == (leader == -2)
+    assert cache.is_deleted(A2)
+
+
+def test_nothing_is_deleted_before_everything_was_told(cache) -> None:
+    assert not cache.is_deleted(A0)
+    tell(cache, ("b", OTHER, {0: 1}))
+    assert not cache.is_deleted(A0)
+    tell(cache, ("b", OTHER, {0: 1}), is_full=True)
+    assert cache.is_deleted(A0)
 
 
 def test_news_of_a_deposed_controller_changes_nothing(cache) -> None:

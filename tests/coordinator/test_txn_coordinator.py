@@ -14,7 +14,7 @@ import pytest
 from plog.cluster.store import SessionLost, StoreError, Unreachable, WriteRefused
 from plog.coordinator.txn import Txn
 from plog.coordinator.txn_connections import ClientConnection, Sender, Way
-from plog.coordinator.txn_coordinator import TRANSACTIONS_TOPIC, TxnCoordinator
+from plog.coordinator.txn_coordinator import TxnCoordinator
 from plog.coordinator.txn_events import EndTxn, LookAtTimeout, Producer, Stored, TxnValue
 from plog.coordinator.txn_partitions import TxnPartitions
 from plog.coordinator.txn_shard import TxnShard
@@ -41,16 +41,13 @@ DECIDED = TxnValue(5, 3, 60_000, TxnState.PREPARE_COMMIT, frozenset({AT}), 0, 0)
 
 
 class Metadata:
-    """Which topics there are, as far as the broker has been told."""
+    """Which topics were deleted, as far as the broker has been told."""
 
-    def __init__(self, *topics: str) -> None:
-        self.topics = set(topics)
+    def __init__(self, *deleted: str) -> None:
+        self.deleted = set(deleted)
 
-    def topic(self, name: str) -> object:
-        return name if name in self.topics else None
-
-    def contains(self, at: TopicPartition) -> bool:
-        return at.topic in self.topics
+    def is_deleted(self, at: TopicPartition) -> bool:
+        return at.topic in self.deleted
 
 
 class Appends:
@@ -177,16 +174,15 @@ async def ends(txn: Txn) -> None:
 
 def test_markers_wait_until_the_broker_knows_which_partitions_there_are() -> None:
     async def run() -> None:
-        metadata, appends = Metadata(), Appends()
+        appends = Appends()
         appends.refusal = UnknownTopicOrPartition("not told yet")
-        made, txn = scene(metadata, appends)
+        made, txn = scene(Metadata(), appends)
         await turns()
         assert appends.asked == 0
         made.start()
         await turns()
         assert appends.asked == 1
-        assert txn.value is DECIDED  # it knows nothing at all: nothing is deleted
-        metadata.topics |= {TRANSACTIONS_TOPIC, AT.topic}
+        assert txn.value is DECIDED  # unknown is not deleted
         appends.refusal = None
         await ends(txn)
         assert appends.markers == [(AT, *Producer(5, 3))]
@@ -199,7 +195,7 @@ def test_marker_of_a_deleted_partition_is_not_waited_for() -> None:
     async def run() -> None:
         appends = Appends()
         appends.refusal = UnknownTopicOrPartition("deleted")
-        made, txn = scene(Metadata(TRANSACTIONS_TOPIC), appends)
+        made, txn = scene(Metadata(AT.topic), appends)
         made.start()
         await ends(txn)
         assert appends.markers == []
@@ -212,7 +208,7 @@ def test_partition_that_comes_back_gets_its_marker() -> None:
     async def run() -> None:
         appends = Appends()
         appends.refusal = KafkaStorageError("offline")
-        made, txn = scene(Metadata(TRANSACTIONS_TOPIC, AT.topic), appends)
+        made, txn = scene(Metadata(), appends)
         made.start()
         await turns()
         assert txn.value is DECIDED
@@ -239,7 +235,7 @@ def test_transaction_that_has_ended_in_a_partition_needs_no_marker_there(
         appends = Appends()
         appends.refusal = refusal
         appends.open = {(AT, DECIDED.producer_id)} if is_open else {(AT, 99)}
-        made, txn = scene(Metadata(TRANSACTIONS_TOPIC, AT.topic), appends)
+        made, txn = scene(Metadata(), appends)
         made.start()
         await ends(txn)
         assert appends.markers == []
@@ -256,7 +252,7 @@ def test_transaction_whose_marker_is_refused_waits_until_it_has_ended_there(
     monkeypatch.setattr("plog.coordinator.txn_coordinator.LOOK_S", 0.001)
 
     async def run() -> None:
-        appends, metadata = Appends(), Metadata(TRANSACTIONS_TOPIC, AT.topic)
+        appends, metadata = Appends(), Metadata()
         appends.refusal = TransactionCoordinatorFenced("by hand")
         appends.open = {(AT, DECIDED.producer_id)}
         made, txn = scene(metadata, appends)
@@ -272,7 +268,7 @@ def test_transaction_whose_marker_is_refused_waits_until_it_has_ended_there(
         if ending == "by hand":
             appends.open.clear()
         else:
-            metadata.topics.remove(AT.topic)
+            metadata.deleted.add(AT.topic)
             appends.refusal = UnknownTopicOrPartition("deleted")
         await ends(txn)
         assert (appends.markers, made.markers_due) == ([], 0)
@@ -291,7 +287,7 @@ def test_marker_that_was_refused_is_written_under_a_later_epoch(
         appends = Appends()
         appends.refusal = TransactionCoordinatorFenced("by hand")
         appends.open = {(AT, DECIDED.producer_id)}
-        made, txn = scene(Metadata(TRANSACTIONS_TOPIC, AT.topic), appends)
+        made, txn = scene(Metadata(), appends)
         made.start()
         await turns()
         appends.refusal = None
@@ -309,7 +305,7 @@ def test_marker_that_was_refused_is_written_under_a_later_epoch(
 
 def test_marker_that_was_refused_is_written_by_the_next_coordinator() -> None:
     async def run() -> None:
-        appends, metadata = Appends(), Metadata(TRANSACTIONS_TOPIC, AT.topic)
+        appends, metadata = Appends(), Metadata()
         appends.refusal = TransactionCoordinatorFenced("by hand")
         appends.open = {(AT, DECIDED.producer_id)}
         made, before = scene(metadata, appends)
@@ -336,7 +332,7 @@ def test_lines_of_markers_that_wait_are_bounded(caplog: pytest.LogCaptureFixture
     async def run() -> Appends:
         appends = Appends()
         appends.refusal = KafkaStorageError("offline")
-        made, _ = scene(Metadata(TRANSACTIONS_TOPIC, AT.topic), appends, partitions=PARTITIONS)
+        made, _ = scene(Metadata(), appends, partitions=PARTITIONS)
         made.start()
         await turns()
         made.close()
@@ -353,7 +349,7 @@ def test_lines_of_markers_that_are_refused_are_bounded(caplog: pytest.LogCapture
     async def run() -> None:
         appends = Appends()
         appends.refusal = InvalidProducerEpoch("later")
-        made, txn = scene(Metadata(TRANSACTIONS_TOPIC, AT.topic), appends, partitions=PARTITIONS)
+        made, txn = scene(Metadata(), appends, partitions=PARTITIONS)
         made.start()
         await ends(txn)
         made.close()
@@ -379,7 +375,7 @@ def test_lines_of_ids_that_cannot_be_stored_are_bounded(
     async def run() -> None:
         appends = Appends()
         appends.store_refusal = failure("offline")
-        made, _ = scene(Metadata(TRANSACTIONS_TOPIC, AT.topic), appends)
+        made, _ = scene(Metadata(), appends)
         for number in range(PARTITIONS):
             answer = await made.init(f"id\n{number}", 1000, None)
             assert answer.error is answered
@@ -502,7 +498,7 @@ class SlowAppends(Appends):
 async def joined(value: TxnValue = AT_REST) -> tuple[TxnCoordinator, Txn, Led, SlowAppends]:
     """Return a coordinator of a transaction that a partition has joined, with permission."""
     appends, led = SlowAppends(), Led()
-    made, _ = scene(Metadata(TRANSACTIONS_TOPIC, AT.topic), appends, led=led)
+    made, _ = scene(Metadata(), appends, led=led)
     shard = made.shards.at(0)
     assert shard is not None
     txn = shard.txns["y"] = Txn("y", value)
@@ -618,7 +614,7 @@ def test_leave_is_taken_back_when_the_coordinator_resigns() -> None:
 def test_end_that_comes_between_the_log_and_the_answer_grants_nothing() -> None:
     async def run() -> None:
         appends, led = SlowAppends(), Led()
-        made, _ = scene(Metadata(TRANSACTIONS_TOPIC, AT.topic), appends, led=led)
+        made, _ = scene(Metadata(), appends, led=led)
         shard = made.shards.at(0)
         assert shard is not None
         txn = shard.txns["y"] = Txn("y", AT_REST)

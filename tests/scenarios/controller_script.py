@@ -205,11 +205,12 @@ class ControllerScript:
                 return self._write(effect)
             case events.SendLeaderAndIsr(broker, updates):
                 return [f"leader-and-isr -> {broker}", *map(_update_line, updates)], None
-            case events.SendUpdateMetadata(brokers, updates, live, is_full):
+            case events.SendUpdateMetadata(brokers, updates, live, is_full, untold):
                 alive = _list(one.id for one in live)
                 return [
                     f"update-metadata -> {_list(brokers)} live={alive}" + " full" * is_full,
                     *map(_update_line, updates),
+                    *(f"  {name} exists" for name in untold),
                 ], None
             case events.SendStopReplica(broker, partitions, epochs, delete):
                 which = " ".join(
