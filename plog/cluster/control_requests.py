@@ -48,6 +48,9 @@ INCREMENTAL: Final = 1
 FULL: Final = 2
 """Types of UpdateMetadata. Kafka's brokers look at it only if the sender is a KRaft controller."""
 
+USABLE: Final = (ErrorCode.NONE, ErrorCode.STALE_CONTROLLER_EPOCH)
+"""What a broker says to LeaderAndIsr of a replica whose log it can use: the order may be known."""
+
 
 @dataclass(frozen=True, slots=True)
 class Sender:
@@ -171,7 +174,10 @@ def stop_replica(sender: Sender, broker_epoch: int, send: SendStopReplica) -> St
 def leader_and_isr_answered(
     broker: LiveBroker, send: SendLeaderAndIsr, response: LeaderAndIsrResponse
 ) -> LeaderAndIsrAnswered:
-    """Read which replicas the broker has and has not got; other errors say nothing of that."""
+    """Read which replicas the broker has and has not got; other errors say nothing of that.
+
+    An order that is not new was obeyed before, and its response may have been lost.
+    """
     names = {one.topic_id: one.partition.topic for one in send.partitions}
     codes = {
         TopicPartition(names[topic.topic_id], partition.partition_index): partition.error_code
@@ -182,7 +188,7 @@ def leader_and_isr_answered(
     return LeaderAndIsrAnswered(
         broker.id,
         broker.epoch,
-        online=tuple(tp for tp, code in codes.items() if code == ErrorCode.NONE),
+        online=tuple(tp for tp, code in codes.items() if code in USABLE),
         offline=tuple(tp for tp, code in codes.items() if code == ErrorCode.KAFKA_STORAGE_ERROR),
     )
 

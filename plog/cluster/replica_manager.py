@@ -205,7 +205,7 @@ class ReplicaManager:
         """Lead and follow as told; one partition's error leaves the others alone.
 
         Codes of a partition: KAFKA_STORAGE_ERROR where its log is not usable,
-        STALE_CONTROLLER_EPOCH where the leader epoch is not new (it is ignored),
+        STALE_CONTROLLER_EPOCH where it is, but the leader epoch is not new (it is ignored),
         INCONSISTENT_TOPIC_ID where the log here is that of another topic,
         UNKNOWN_TOPIC_OR_PARTITION where this broker is no replica.
 
@@ -326,8 +326,10 @@ class ReplicaManager:
             reason = known.offline_reason
         if reason is None and known is not None:
             newest = known.leadership.leader_epoch
-            if state.leader_epoch < newest + (not again):
+            if not again and state.leader_epoch <= newest:
                 raise StaleControllerEpoch(f"{at} is at leader epoch {newest}")
+            if again and state.leader_epoch < newest:
+                raise KafkaStorageError(known.offline_reason or f"{at} is at epoch {newest}")
         partition = known or Partition(
             at,
             topic_id,

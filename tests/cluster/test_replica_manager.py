@@ -14,6 +14,9 @@ import pytest
 from plog._native import partition_log
 from plog.cluster.channels import InProcessChannel
 from plog.cluster.control_fence import ControlFence
+from plog.cluster.control_requests import leader_and_isr_answered
+from plog.cluster.controller_context import Assignment, LiveBroker, PartitionState
+from plog.cluster.controller_events import PartitionUpdate, SendLeaderAndIsr
 from plog.cluster.metadata_cache import MetadataCache
 from plog.cluster.replica_manager import ReplicaManager
 from plog.cluster.store import Unreachable
@@ -31,6 +34,7 @@ from plog.errors import (
 from plog.protocol.messages.replication import (
     LeaderAndIsrPartitionState,
     LeaderAndIsrRequest,
+    LeaderAndIsrResponse,
     LeaderAndIsrTopicState,
     StopReplicaPartitionState,
     StopReplicaRequest,
@@ -414,7 +418,7 @@ def test_replica_refused_for_space_is_taken_up_when_there_is_some(broker, caplog
     broker.replicas.ask_again_for_refused()
     assert broker.reports == 1
     # Asked again, it has an older order and the one that it refused.
-    assert broker.lead(epoch=-1, new=False) == STALE
+    assert broker.lead(epoch=-1, new=False) == STORAGE
     assert broker.lead(new=False) == NONE
     assert broker.replicas.leader(A0).offline_reason is None
     assert broker.lead(new=False) == STALE
@@ -448,7 +452,7 @@ def test_replica_recovered_after_the_start_is_taken_up_with_the_order_it_refused
     assert caplog.text == ""
     again.replicas.on_late_recovery([A0])
     assert again.reports == 1
-    assert again.lead(new=False) == STALE
+    assert again.lead(new=False) == STORAGE
     # Its leader epoch could not be written: that is tried again, too.
     assert again.lead(epoch=1, new=False) == STORAGE
     again.replicas.ask_again_for_refused()
@@ -644,6 +648,32 @@ def test_coordinators_hear_of_roles_though_the_store_goes_away(broker: Broker) -
     broker.reads_left = -1
     assert broker.lead() == STALE  # nothing is left to do
     assert [one.topic_partition for leading, _ in broker.roles for one in leading] == [A0]
+
+
+def test_controller_learns_from_a_repeated_order_that_a_replica_is_usable(broker: Broker) -> None:
+    no_space = KafkaStorageError("no space")
+    no_space.__cause__ = OSError(errno.ENOSPC, "no space")
+    broker.logs.refusal = no_space
+    assert read(broker.send(ORDER)) == ((), (A0,))
+    broker.logs.refusal = None
+    broker.reads_left = 1
+    with pytest.raises(Unreachable):
+        broker.send(ORDER)  # it is obeyed, and its response is lost
+    broker.reads_left = -1
+    response = broker.send(ORDER)
+    assert response.topics[0].partition_errors[0].error_code == STALE
+    assert read(response) == ((A0,), ())
+
+
+ORDER = leader_and_isr(A0, ME, 0, (ME,), ID, False)
+
+
+def read(response: LeaderAndIsrResponse) -> tuple[tuple[TopicPartition, ...], ...]:
+    """Return the partitions that the controller takes for online and for offline."""
+    state = PartitionState(ME, 0, (ME,), 1, 0)
+    sent = SendLeaderAndIsr(ME, (PartitionUpdate(A0, ID, state, Assignment((ME,))),), ())
+    answered = leader_and_isr_answered(LiveBroker(ME, 50, ()), sent, response)
+    return answered.online, answered.offline
 
 
 def test_order_without_settings_is_obeyed_when_it_comes_again(broker: Broker) -> None:
