@@ -219,61 +219,76 @@ class ReplicaManager:
             return LeaderAndIsrResponse(error_code=refusal.code, topics=[])
         leading: list[Partition] = []
         following: list[Partition] = []
-        answers: list[LeaderAndIsrTopicError] = []
         refused: dict[str, list[TopicPartition]] = {}
-        with self._lock:
-            names = [topic.topic_name for topic in request.topic_states]
-            settings = self._settings_of(names)
-            self._make_new_logs(request, settings)
-            for topic in request.topic_states:
-                errors = []
-                for state in topic.partition_states:
-                    at = TopicPartition(topic.topic_name, state.partition_index)
-                    code = ErrorCode.NONE
-                    was_refused = at in self._without_space
-                    known = self._partitions.get(at)
-                    was_offline = known.offline_reason if known is not None else None
-                    try:
-                        partition = self._take_up(
-                            at, topic.topic_id, state, settings[topic.topic_name]
-                        )
-                        (leading if partition.is_leader else following).append(partition)
-                    except KafkaError as refusal:
-                        code = refusal.code
-                        # Why one is offline was said when it went, for all of a directory at once.
-                        # It may be recovered by now, of which nobody has told here yet.
-                        told = (
-                            at in self._logs.offline
-                            or str(refusal) == was_offline
-                            or (was_refused and at in self._without_space)
-                        )
-                        if code != ErrorCode.STALE_CONTROLLER_EPOCH and not told:
-                            refused.setdefault(str(refusal), []).append(at)
-                    errors.append(
-                        LeaderAndIsrPartitionError(
-                            partition_index=state.partition_index, error_code=code
-                        )
-                    )
-                answers.append(
-                    LeaderAndIsrTopicError(topic_id=topic.topic_id, partition_errors=errors)
+        names = [topic.topic_name for topic in request.topic_states]
+        # Once a replica has its role, the same order is not new to it: a failure must leave no
+        # role untold.
+        try:
+            with self._lock:
+                settings = self._settings_of(names)
+                self._make_new_logs(request, settings)
+                try:
+                    answers = self._take_up_all(request, settings, leading, following, refused)
+                finally:
+                    if self._fetchers is not None:
+                        self._fetchers.forget([one.topic_partition for one in leading])
+                        self._fetchers.follow(following)
+        finally:
+            for reason, partitions in refused.items():
+                log_partitions(
+                    self._lines,
+                    logging.ERROR,
+                    "cannot start replica %s: %s",
+                    partitions,
+                    reason,
+                    plural="cannot start replicas of %s: %s",
                 )
-            if self._fetchers is not None:
-                self._fetchers.forget([one.topic_partition for one in leading])
-                self._fetchers.follow(following)
-        for reason, partitions in refused.items():
-            log_partitions(
-                self._lines,
-                logging.ERROR,
-                "cannot start replica %s: %s",
-                partitions,
-                reason,
-                plural="cannot start replicas of %s: %s",
-            )
-        self._tell_leadership(leading, following)
+            self._tell_leadership(leading, following)
         # A change since the first read has not reached replicas that were not registered. The last
         # step: if the store is away, the controller's next attempt repeats nothing else.
         self._settings_of(names)
         return LeaderAndIsrResponse(error_code=ErrorCode.NONE, topics=answers)
+
+    def _take_up_all(
+        self,
+        request: LeaderAndIsrRequest,
+        settings: Mapping[str, TopicSettings],
+        leading: list[Partition],
+        following: list[Partition],
+        refused: dict[str, list[TopicPartition]],
+    ) -> list[LeaderAndIsrTopicError]:
+        """Take up each replica; add it to those that lead or follow, or its refusal to the others.
+
+        `refused` has by reason the partitions whose refusal is to be logged.
+        """
+        answers: list[LeaderAndIsrTopicError] = []
+        for topic in request.topic_states:
+            errors = []
+            for state in topic.partition_states:
+                at = TopicPartition(topic.topic_name, state.partition_index)
+                code = ErrorCode.NONE
+                was_refused = at in self._without_space
+                known = self._partitions.get(at)
+                was_offline = known.offline_reason if known is not None else None
+                try:
+                    partition = self._take_up(at, topic.topic_id, state, settings[at.topic])
+                    (leading if partition.is_leader else following).append(partition)
+                except KafkaError as refusal:
+                    code = refusal.code
+                    # Why one is offline was said when it went, for all of a directory at once.
+                    # It may be recovered by now, of which nobody has told here yet.
+                    told = (
+                        at in self._logs.offline
+                        or str(refusal) == was_offline
+                        or (was_refused and at in self._without_space)
+                    )
+                    if code != ErrorCode.STALE_CONTROLLER_EPOCH and not told:
+                        refused.setdefault(str(refusal), []).append(at)
+                errors.append(
+                    LeaderAndIsrPartitionError(partition_index=at.partition, error_code=code)
+                )
+            answers.append(LeaderAndIsrTopicError(topic_id=topic.topic_id, partition_errors=errors))
+        return answers
 
     def _make_new_logs(
         self, request: LeaderAndIsrRequest, settings: Mapping[str, TopicSettings]

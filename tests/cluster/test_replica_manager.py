@@ -676,6 +676,27 @@ def read(response: LeaderAndIsrResponse) -> tuple[tuple[TopicPartition, ...], ..
     return answered.online, answered.offline
 
 
+def test_unforeseen_failure_leaves_no_role_untold(broker: Broker, monkeypatch, caplog) -> None:
+    order = leader_and_isr(A0, ME, 0, (ME,), ID, True)
+    for at, leader in ((TopicPartition("full", 0), ME), (A1, PEER), (TopicPartition("bug", 0), ME)):
+        order.topic_states += leader_and_isr(at, leader, 0, (ME,), ID, True).topic_states
+    real = broker.logs.get
+
+    def get(at: TopicPartition) -> FakeLog | None:
+        if at.topic == "bug" and A1 in broker.logs.logs:
+            raise RuntimeError("a bug")
+        return real(at)
+
+    monkeypatch.setattr(broker.logs, "create_all", lambda new: [])
+    monkeypatch.setattr(broker.logs, "get", get)
+    with pytest.raises(RuntimeError):
+        broker.send(order)
+    ((leading, following),) = broker.roles
+    assert [one.topic_partition for one in (*leading, *following)] == [A0, A1]
+    assert broker.fetchers.following == {A1: PEER}
+    assert "cannot start replica full-0: no space" in caplog.text
+
+
 def test_order_without_settings_is_obeyed_when_it_comes_again(broker: Broker) -> None:
     broker.reads_left = 0
     with pytest.raises(Unreachable):
