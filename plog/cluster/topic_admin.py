@@ -124,6 +124,7 @@ class TopicAdmin:
                 counts or the assignments cannot be had.
             InvalidRequest: both counts and assignments are given.
             InvalidConfig: configs that are unknown or wrong; all are named.
+            Unreachable, SessionLost: it may have been created.
             StoreError: nothing was created.
         """
         self._store.sync()
@@ -147,7 +148,7 @@ class TopicAdmin:
                 self._store.multi([configure, create])
             except NodeExists as error:
                 if error.op_index != 0:
-                    raise TopicAlreadyExists(f"topic {topic.name!r} already exists") from error
+                    raise self._exists(topic.name) from error
                 configure = SetOp(config, data)  # left over, or of a topic that is being deleted
             except NoNode:
                 configure = CreateOp(config, data)  # that deletion has just ended
@@ -170,13 +171,18 @@ class TopicAdmin:
         if name == CLUSTER_METADATA:
             raise InvalidRequest(f"{name} is reserved for KRaft's metadata log")
         if self._store.exists(znodes.topic_path(name)) is not None:
-            raise TopicAlreadyExists(f"topic {name!r} already exists")
+            raise self._exists(name)
         if "." in name or "_" in name:
             # Metric names turn dots into underscores; two topics must not share theirs.
             shape = name.replace(".", "_")
             for other in self._store.children(znodes.TOPICS):
                 if other.replace(".", "_") == shape:
                     raise InvalidTopic(f"topic {name!r} collides with {other!r} in . and _")
+
+    def _exists(self, name: str) -> TopicAlreadyExists:
+        is_going = self._store.exists(znodes.delete_topic_path(name)) is not None
+        state = "is marked for deletion" if is_going else "already exists"
+        return TopicAlreadyExists(f"topic {name!r} {state}")
 
     def _placed(self, topic: NewTopic) -> dict[int, tuple[int, ...]]:
         broker = self._settings.broker()

@@ -183,7 +183,7 @@ def test_deletion_is_asked_for_once(admin, embedded) -> None:
     admin.delete("t")
     admin.delete("t")
     assert embedded.children(znodes.DELETE_TOPICS) == ["t"]
-    with pytest.raises(TopicAlreadyExists):
+    with pytest.raises(TopicAlreadyExists, match="is marked for deletion"):
         admin.create(NewTopic("t", 1, 1))
 
 
