@@ -7,7 +7,7 @@ and StopReplica (versions 7, 8 and 4, those of a 3.9 controller). Sends nothing.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
@@ -172,13 +172,15 @@ def stop_replica(sender: Sender, broker_epoch: int, send: SendStopReplica) -> St
 
 
 def leader_and_isr_answered(
-    broker: LiveBroker, send: SendLeaderAndIsr, response: LeaderAndIsrResponse
+    broker: LiveBroker, names: Mapping[uuid.UUID, str], response: LeaderAndIsrResponse
 ) -> LeaderAndIsrAnswered:
     """Read which replicas the broker has and has not got; other errors say nothing of that.
 
     An order that is not new was obeyed before, and its response may have been lost.
+
+    Args:
+        names: of the topics, by id. Others are of no interest any more.
     """
-    names = {one.topic_id: one.partition.topic for one in send.partitions}
     codes = {
         TopicPartition(names[topic.topic_id], partition.partition_index): partition.error_code
         for topic in response.topics

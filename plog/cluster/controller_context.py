@@ -162,6 +162,10 @@ class ClusterContext:
         """Return the names of all topics."""
         return {*self.topics, *self.unreadable}
 
+    def names_by_id(self) -> dict[uuid.UUID, str]:
+        """Return the names of topics by their ids."""
+        return {topic.topic_id: name for name, topic in self.topics.items()}
+
     def has_leader(self, partition: TopicPartition) -> bool:
         """Tell whether the partition has a leader that can serve."""
         state = self.states.get(partition)

@@ -18,11 +18,7 @@ from typing import Any, Protocol
 from plog.cluster import control_requests, znodes
 from plog.cluster.channels import BrokerChannel, ChannelFactory
 from plog.cluster.control_requests import ControlRequest, ControlResponse, Sender
-from plog.cluster.controller_context import (
-    ClusterContext,
-    LiveBroker,
-    Topic,
-)
+from plog.cluster.controller_context import ClusterContext, LiveBroker, Topic
 from plog.cluster.controller_events import (
     BalanceTick,
     BrokersRead,
@@ -487,7 +483,7 @@ class ControllerLoop:
         sent: SendLeaderAndIsr | SendStopReplica | SendUpdateMetadata,
         response: ControlResponse,
     ) -> None:
-        if self.machine is not machine:
+        if machine is None or self.machine is not machine:
             return  # the order was of an earlier election
         match sent, response:
             case _ if response.error_code != ErrorCode.NONE:
@@ -495,6 +491,7 @@ class ControllerLoop:
                 refusal = error_for(response.error_code, type(sent).__name__)
                 log.warning("broker %d refuses an order: %s", broker.id, refusal)
             case SendLeaderAndIsr(), LeaderAndIsrResponse():
-                self.feed(control_requests.leader_and_isr_answered(broker, sent, response))
+                names = machine.context.names_by_id()  # a merged order has more than `sent`
+                self.feed(control_requests.leader_and_isr_answered(broker, names, response))
             case SendStopReplica(delete=True), StopReplicaResponse():
                 self.feed(control_requests.stop_replica_answered(broker, response))

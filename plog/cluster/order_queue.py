@@ -2,6 +2,15 @@
 
 Owns their order, and how long a sender waits before it repeats one. Pure: `peer_channel` has the
 thread and the connection.
+
+An order that waits is merged with a later one of its kind: a broker that cannot be reached, and is
+registered still, collects no more than there are partitions, and StopReplicas for deletions. These
+rules keep the order:
+
+- The first order may have been sent: it stays as it is.
+- Nothing overtakes a StopReplica, or an UpdateMetadata that names all topics.
+- UpdateMetadata may overtake LeaderAndIsr, but not the reverse: LeaderAndIsr needs the brokers and
+  topics that the controller has told of before it.
 """
 
 from __future__ import annotations
@@ -10,7 +19,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from plog.cluster.control_requests import ControlRequest, ControlResponse
+from plog.cluster.control_requests import FULL, ControlRequest, ControlResponse
+from plog.cluster.merged_orders import merged_leader_and_isr, merged_metadata
+from plog.protocol.messages.replication import LeaderAndIsrRequest, UpdateMetadataRequest
 
 PAUSE_S: Final = 0.05
 MAX_PAUSE_S: Final = 1.0
@@ -32,7 +43,14 @@ class OrderQueue:
         return None if self.is_closed or not self._waiting else self._waiting[0][0]
 
     def put(self, order: ControlRequest, on_response: OnResponse) -> None:
-        """Append an order."""
+        """Append an order, or merge it with one that waits; that one's `on_response` is dropped."""
+        for place in range(len(self._waiting) - 1, 0, -1):
+            earlier = self._waiting[place][0]
+            if (merged := _merged(earlier, order)) is not None:
+                self._waiting[place] = merged, on_response
+                return
+            if not _may_overtake(order, earlier):
+                break
         self._waiting.append((order, on_response))
 
     def note_failure(self) -> float:
@@ -51,3 +69,27 @@ class OrderQueue:
         """Forget the orders."""
         self.is_closed = True
         self._waiting.clear()
+
+
+def _merged(earlier: ControlRequest, later: ControlRequest) -> ControlRequest | None:
+    """Return one order for two; None: they stay two."""
+    if _epochs(earlier) != _epochs(later):
+        return None
+    match earlier, later:
+        case LeaderAndIsrRequest(), LeaderAndIsrRequest():
+            return merged_leader_and_isr(earlier, later)
+        case UpdateMetadataRequest(), UpdateMetadataRequest() if FULL not in (
+            earlier.type,
+            later.type,
+        ):
+            return merged_metadata(earlier, later)
+    return None
+
+
+def _epochs(order: ControlRequest) -> tuple[int, int, int]:
+    return order.controller_id, order.controller_epoch, order.broker_epoch
+
+
+def _may_overtake(later: ControlRequest, earlier: ControlRequest) -> bool:
+    is_part = isinstance(later, UpdateMetadataRequest) and later.type != FULL
+    return is_part and isinstance(earlier, LeaderAndIsrRequest)

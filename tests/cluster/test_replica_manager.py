@@ -15,8 +15,7 @@ from plog._native import partition_log
 from plog.cluster.channels import InProcessChannel
 from plog.cluster.control_fence import ControlFence
 from plog.cluster.control_requests import leader_and_isr_answered
-from plog.cluster.controller_context import Assignment, LiveBroker, PartitionState
-from plog.cluster.controller_events import PartitionUpdate, SendLeaderAndIsr
+from plog.cluster.controller_context import LiveBroker
 from plog.cluster.metadata_cache import MetadataCache
 from plog.cluster.replica_manager import ReplicaManager
 from plog.cluster.store import Unreachable
@@ -670,9 +669,7 @@ ORDER = leader_and_isr(A0, ME, 0, (ME,), ID, False)
 
 def read(response: LeaderAndIsrResponse) -> tuple[tuple[TopicPartition, ...], ...]:
     """Return the partitions that the controller takes for online and for offline."""
-    state = PartitionState(ME, 0, (ME,), 1, 0)
-    sent = SendLeaderAndIsr(ME, (PartitionUpdate(A0, ID, state, Assignment((ME,))),), ())
-    answered = leader_and_isr_answered(LiveBroker(ME, 50, ()), sent, response)
+    answered = leader_and_isr_answered(LiveBroker(ME, 50, ()), {ID: A0.topic}, response)
     return answered.online, answered.offline
 
 
