@@ -78,12 +78,12 @@ def full_update(
 ) -> list[Effect]:
     """Tell brokers all these partitions, and the names of all other topics that exist.
 
-    What is not named is deleted: so it tells of partitions that have no state yet, too.
+    Topics and partitions that it leaves out are deleted ones: so it has those without a state, too.
     """
-    told = tuple(partitions)
+    named = tuple(partitions)
     nothing = PartitionState.unreadable(NO_EPOCH)
-    updates = tuple(_update(context, one, context.states.get(one, nothing)) for one in told)
-    untold = context.topic_names() - {one.topic for one in told}
+    updates = tuple(_update(context, one, context.states.get(one, nothing)) for one in named)
+    untold = context.topic_names() - {one.topic for one in named}
     to, live = tuple(sorted(broker_ids)), _live(context)
     return [SendUpdateMetadata(to, updates, live, True, tuple(sorted(untold)))] if to else []
 

@@ -238,9 +238,9 @@ class ControllerMachine:
 
     def _drop(self, name: str) -> list[Effect]:
         """Drop a topic; brokers may know more of an unreadable one than could be taken back."""
-        was_told = name in self.context.topics
+        was_known = name in self.context.topics
         self.context.drop_topic(name)
-        return [] if was_told else self._tell_everything(self.context.brokers)
+        return [] if was_known else self._tell_everything(self.context.brokers)
 
     def on_deletions_read(self, event: DeletionsRead) -> list[Effect]:
         """Start the deletions that are new."""

@@ -90,7 +90,7 @@ class MetadataSnapshot:
         return None if topic is None else topic.partitions.get(topic_partition.partition)
 
     def is_deleted(self, topic_partition: TopicPartition) -> bool:
-        """Tell whether a partition that once existed does so no more, as the controller has told.
+        """Tell whether a partition that once existed does so no more, by what the controller said.
 
         A topic that was created again may have fewer partitions than the one before.
         """

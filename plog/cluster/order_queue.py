@@ -10,7 +10,7 @@ rules keep the order:
 - The first order may have been sent: it stays as it is.
 - Nothing overtakes a StopReplica, or an UpdateMetadata that names all topics.
 - UpdateMetadata may overtake LeaderAndIsr, but not the reverse: LeaderAndIsr needs the brokers and
-  topics that the controller has told of before it.
+  topics of the updates before it.
 """
 
 from __future__ import annotations

@@ -155,14 +155,14 @@ def test_topic_of_which_nothing_is_known_is_not_a_deleted_one(cache) -> None:
 
 
 @pytest.mark.parametrize("leader", [1, -2])
-def test_topic_of_which_something_is_told_later_is_known(cache, leader: int) -> None:
+def test_topic_is_known_once_the_controller_says_more(cache, leader: int) -> None:
     tell(cache, ("a", ZERO_UUID, {}), is_full=True)
     tell(cache, ("a", ID, {0: leader}))
     assert cache.is_deleted(A0) == (leader == -2)
     assert cache.is_deleted(A2)
 
 
-def test_nothing_is_deleted_before_everything_was_told(cache) -> None:
+def test_nothing_is_deleted_before_a_full_update(cache) -> None:
     assert not cache.is_deleted(A0)
     tell(cache, ("b", OTHER, {0: 1}))
     assert not cache.is_deleted(A0)

@@ -135,7 +135,7 @@ def tell(
 
 
 def queue_of(*orders: ControlRequest) -> list[ControlRequest]:
-    """Return what is sent of orders that are put while the one before them waits for a response."""
+    """Return the requests for orders that are put while an earlier one waits for a response."""
     queue = OrderQueue()
     queue.put(order(0), lambda response: None)
     for one in orders:
@@ -149,7 +149,7 @@ def queue_of(*orders: ControlRequest) -> list[ControlRequest]:
 
 
 def kinds(*orders: ControlRequest) -> str:
-    """Return L, U and S for what is sent of orders, in this order."""
+    """Return L, U and S for the requests for these orders."""
     return "".join(type(one).__name__[0] for one in queue_of(*orders))
 
 

@@ -39,7 +39,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory, zookeeper: ZooKeeper) -> I
 
 
 def elect_again(cluster: Brokers, store: Store) -> None:
-    """Have a controller elected; return once all brokers were told everything by it."""
+    """Have a controller elected; return once all brokers have its metadata."""
     epoch = znodes.decode_controller_epoch(store.get(znodes.CONTROLLER_EPOCH)[0])
     store.delete(znodes.CONTROLLER)
     until(
@@ -71,7 +71,7 @@ def test_commit_and_offsets_outlive_an_unreadable_topic(cluster: Brokers, restar
             cluster.until_known()
             play.described()
             assert at_last(lambda: play.one.end(commit=True)) is ErrorCode.NONE
-            # The coordinator was told nothing of the partitions: it does not know their leaders.
+            # The coordinator knows neither the partitions nor their leaders.
             elect_again(cluster, store)
             assert play.described().transaction_state == "PrepareCommit"
             assert play.due == {*play.places.values()}

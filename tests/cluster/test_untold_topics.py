@@ -1,7 +1,7 @@
 """Topics that a new controller can name and no more are not deleted ones, for any broker.
 
-Their nodes are malformed, or are being deleted. Broker 1 is fresh: it knows what it is told. Broker
-0 was told of the topics before.
+Their nodes are malformed, or are being deleted. Broker 1 is fresh, and knows nothing else. Broker 0
+knows the topics from before.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Cluster:
         self.old.settled()
 
     def join(self) -> MetadataCache:
-        """Start broker 1; return its metadata once it was told everything."""
+        """Start broker 1; return its metadata after the first full update."""
         fresh = self.start(1).metadata
         assert fresh.wait_until(lambda snapshot: snapshot.is_complete, WAIT_S)
         return fresh
