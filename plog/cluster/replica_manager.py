@@ -126,6 +126,8 @@ class ReplicaManager:
         # Refused for logs that have been recovered since.
         self._recovered: set[TopicPartition] = set()
         self._partitions: dict[TopicPartition, Partition] = {}
+        # Without the controller's word for too long.
+        self._not_awaited: set[TopicPartition] = set()
         self._by_id: dict[tuple[uuid.UUID, int], Partition] = {}
         self._by_topic: dict[str, dict[int, Partition]] = {}
         self._lines = BoundedLines(log, "%d further replicas could not be started or stopped")
@@ -157,6 +159,18 @@ class ReplicaManager:
     def get(self, topic_partition: TopicPartition) -> Partition | None:
         """Return the partition if it has a replica here."""
         return self._partitions.get(topic_partition)
+
+    def is_untold(self, topic_partition: TopicPartition) -> bool:
+        """Whether its log is here, and the controller has not said who leads it since the start."""
+        return (
+            topic_partition not in self._partitions
+            and topic_partition not in self._not_awaited
+            and self._logs.get(topic_partition) is not None
+        )
+
+    def await_no_more(self, topic_partitions: Iterable[TopicPartition]) -> None:
+        """Take these for told: nobody is to wait for the controller's word on them again."""
+        self._not_awaited.update(topic_partitions)
 
     def leader(
         self, topic_partition: TopicPartition, current_leader_epoch: int = NO_EPOCH
@@ -395,9 +409,12 @@ class ReplicaManager:
 
     def _register(self, partition: Partition) -> None:
         at = partition.topic_partition
+        is_first = at not in self._partitions
         self._partitions[at] = partition
         self._by_id[partition.topic_id, at.partition] = partition
         self._by_topic.setdefault(at.topic, {})[at.partition] = partition
+        if is_first:  # told by its role already, but could not be found then
+            self._on_change(at)
 
     def _log_of(
         self,

@@ -1,0 +1,79 @@
+"""A broker has just started, and the controller has not said yet which partitions it leads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from plog.client.admin import Admin
+from plog.errors import ErrorCode
+from plog.handlers import context
+from plog.protocol.messages.produce import ProduceResponse
+from plog.types import TopicPartition
+from tests.cluster.processes import Brokers
+from tests.compat.live_kafka import ZooKeeper
+from tests.handlers.running import Running
+from tests.handlers.wire import Speaker, create_topic, flat, make_batch, produce_request
+
+pytestmark = pytest.mark.usefixtures("plane")
+
+PRODUCER_ID = 4_000
+PARTITIONS = 3
+SILENT_MS = 300
+SESSION_MS = 10_000
+"""The longest that the server allows: the suspended controller is to keep its session."""
+
+
+@pytest.fixture
+def brokers(tmp_path: Path, zookeeper: ZooKeeper) -> Iterator[Brokers]:
+    settings = {"zookeeper_session_timeout_ms": SESSION_MS}
+    with Brokers(tmp_path, zookeeper.bootstrap, **settings) as running:
+        yield running
+
+
+def test_requests_that_were_sent_together_are_taken_or_refused_together(brokers: Brokers) -> None:
+    """Else a client sees the first refused and the next one with a gap before it.
+
+    librdkafka then takes a new epoch for all partitions, and writes records of others again.
+    """
+    with Admin(brokers.bootstrap) as admin:
+        admin.create_topic("t", partitions=PARTITIONS)
+        brokers.all_until(lambda admin: "t" in admin.topics())
+        leaders = {at: one.leader_id for at, one in admin.topic("t").partitions.items()}
+    place, leader = next(one for one in leaders.items() if one[1] != brokers.controller)
+    requests = [
+        produce_request([("t", place, make_batch(producer=(PRODUCER_ID, 0, sequence)))])
+        for sequence in range(5)
+    ]
+    brokers[leader].kill()
+    with brokers[brokers.controller].suspended():
+        brokers[leader].start()
+        wire = Speaker("127.0.0.1", brokers[leader].port)
+        for request in requests:
+            wire.send(request, ProduceResponse, version=9)
+        assert not wire.ready(SILENT_MS), "it knows nothing yet"
+    parts = [flat(wire.receive(ProduceResponse)) for _ in requests]
+    wire.close()
+    assert [(part.error_code, part.base_offset) for (part,) in parts] == [
+        (ErrorCode.NONE, offset) for offset in range(5)
+    ]
+
+
+def test_one_request_waits_in_vain_and_no_later_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(context, "MOST_UNTOLD_MS", 100)
+    running = Running(tmp_path)
+    try:
+        topic, _ = create_topic(running.wire)
+        at = TopicPartition(topic, 0)
+        replicas = running.broker._replicas
+        replicas._partitions.pop(at)._withdraw()
+        assert replicas.is_untold(at)
+        (part,) = flat(running.wire.ask(produce_request([(topic, 0, make_batch())]), 9))
+        assert part.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert not replicas.is_untold(at)
+    finally:
+        running.stop()
