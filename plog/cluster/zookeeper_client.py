@@ -1,12 +1,14 @@
 """kazoo's client, as the store on ZooKeeper uses it.
 
 Owns how often servers are tried, and for how long the servers keep the session: they may give
-another time than a broker asks for, which kazoo does not keep.
+another time than a broker asks for, which kazoo does not keep. No request blocks its caller.
 """
 
 from __future__ import annotations
 
 import logging
+import os
+import threading
 from typing import Any, Final, NamedTuple
 
 from kazoo.client import KazooClient
@@ -125,3 +127,44 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]  # it has no t
     def create_connection(self, *args: Any, timeout: float, **options: Any) -> Any:
         """Connect to a server."""
         return super().create_connection(*args, timeout=min(timeout, self.connect_s), **options)
+
+    def create_socket_pair(self) -> tuple[_WakeUp, _WakeUp]:
+        """Return the two ends by which callers wake kazoo's thread."""
+        wake_up = _WakeUp()
+        return wake_up, wake_up
+
+
+class _WakeUp:
+    """Both ends of kazoo's socket pair: it sends a byte for each request, and receives that again.
+
+    A socket has room for 278 bytes, and then blocks the callers for as long as there is no
+    connection. This counts the bytes instead.
+    """
+
+    def __init__(self) -> None:
+        self._fd = os.eventfd(0, os.EFD_SEMAPHORE | os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        # Whoever sends while this is closed must not write to another file with its descriptor.
+        self._lock = threading.Lock()
+
+    def fileno(self) -> int:
+        """Return what kazoo's thread waits for."""
+        return self._fd
+
+    def send(self, data: bytes) -> int:
+        """Add bytes. Raises OSError: it is closed."""
+        with self._lock:
+            os.eventfd_write(self._fd, len(data))
+        return len(data)
+
+    def recv(self, size: int) -> bytes:
+        """Take one byte: kazoo asks for no more. Raises BlockingIOError: there is none."""
+        assert size == 1
+        os.eventfd_read(self._fd)
+        return b"\0"
+
+    def close(self) -> None:
+        """Close it. Twice is once."""
+        with self._lock:
+            fd, self._fd = self._fd, -1
+            if fd >= 0:
+                os.close(fd)

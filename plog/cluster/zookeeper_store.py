@@ -51,7 +51,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 AT_ONCE = 200
-"""Reads that are asked before the first answer; kazoo takes 278 while it connects again."""
+"""Reads that are asked before the first answer."""
 PAUSE_S = 0.05
 MAX_PAUSE_S = 1.0
 
@@ -112,7 +112,7 @@ class ZooKeeperStore(Store):
         self._may_ask = threading.Event()
         """Set while there is a connection, and once there is none any more.
 
-        kazoo would take requests without one, and block its caller after some hundreds.
+        kazoo would take requests without one, and send them when there is one again.
         """
         self._watches = ZooKeeperWatches(self._client, self._reading_many)
         self._client.add_listener(self._on_state)
@@ -223,31 +223,34 @@ class ZooKeeperStore(Store):
     def _reading_many(self, reads: Sequence[Read]) -> Iterator[Any]:
         """Yield the answer of each read, or the StoreError that it is. Many are asked at a time.
 
+        Those that are asked together have a session's time for their answers.
+
         Raises:
             Unreachable, SessionLost: one has no answer, although it was asked again.
         """
         for begin in range(0, len(reads), AT_ONCE):
             piece = reads[begin : begin + AT_ONCE]
-            self._await_connection(time.monotonic() + self._timeout_s)
+            until = time.monotonic() + self._timeout_s
+            self._await_connection(until)
             asked = [read.ask() for read in piece]
             for read, answer in zip(piece, asked, strict=True):
-                yield self._answer(read, answer)
+                yield self._answer(read, answer, until)
 
-    def _answer(self, read: Read, answer: Any) -> Any:
+    def _answer(self, read: Read, answer: Any, until: float) -> Any:
         try:
             try:
                 with self._errors(read.path):
-                    return answer.get(timeout=self._timeout_s)
+                    return answer.get(timeout=max(until - time.monotonic(), PAUSE_S))
             except Unreachable:
-                return self._reading(read.ask, read.path)
+                return self._reading(read.ask, read.path, until)
         except (Unreachable, SessionLost):
             raise
         except StoreError as error:
             return error
 
-    def _reading(self, ask: Callable[[], Any], path: str) -> Any:
+    def _reading(self, ask: Callable[[], Any], path: str, until: float | None = None) -> Any:
         """Return the answer to a read. Without one it is asked again, for a session's time."""
-        until = time.monotonic() + self._timeout_s
+        until = time.monotonic() + self._timeout_s if until is None else until
         pause_s = PAUSE_S
         while True:
             self._await_connection(until)

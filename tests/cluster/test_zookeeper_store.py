@@ -8,6 +8,7 @@ import socket
 import threading
 import uuid
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -41,6 +42,7 @@ from tests.waiting import until
 
 WAIT_S = 40
 SESSION_MS = 6_000
+READERS = 6
 
 
 @pytest.fixture(autouse=True)
@@ -446,6 +448,40 @@ def test_call_without_a_server_ends(world: World, monkeypatch: pytest.MonkeyPatc
         lambda: world.store.watch_data("/other", print),
     ):
         assert outcome(call) == "unknown"
+
+
+def test_calls_of_many_threads_without_a_server_end(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The connection goes after they have looked for it, and before they ask."""
+    await_connection, is_cut = world.store._await_connection, threading.Event()
+    waiting = threading.Semaphore(0)
+
+    def awaiting(until: float) -> None:
+        await_connection(until)
+        waiting.release()
+        assert is_cut.wait(WAIT_S)
+
+    world.store.create("/n")
+    monkeypatch.setattr(world.store._client, "session_timeout_ms", 500)
+    with ThreadPoolExecutor(READERS) as readers:
+        with monkeypatch.context() as patch:
+            patch.setattr(world.store, "_await_connection", awaiting)
+            paths = ["/n"] * 10 * AT_ONCE
+            outcomes = [
+                readers.submit(outcome, lambda: world.store.get_many(paths)) for _ in range(READERS)
+            ]
+            try:
+                for _ in range(READERS):
+                    assert waiting.acquire(timeout=WAIT_S)
+                world.proxy.refuse()
+                until(lambda: not world.store._client.connected, "cut off")
+                is_cut.set()
+                assert [one.result(WAIT_S) for one in outcomes] == ["unknown"] * READERS
+            finally:
+                is_cut.set()
+                world.proxy.refuse(is_refusing=False)
+        until(lambda: outcome(lambda: world.store.get("/n")) == "done", "connected again")
 
 
 def test_missing_server_is_reported_with_its_address() -> None:
