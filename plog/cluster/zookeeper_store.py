@@ -114,7 +114,8 @@ class ZooKeeperStore(Store):
 
         kazoo would take requests without one, and send them when there is one again.
         """
-        self._watches = ZooKeeperWatches(self._client, self._reading_many)
+        self._lost_connections = 0
+        self._watches = ZooKeeperWatches(self._client, self._reading_now)
         self._client.add_listener(self._on_state)
         self._start(connection_timeout_ms / 1000)
         if slash and root:
@@ -250,23 +251,64 @@ class ZooKeeperStore(Store):
 
     def _reading(self, ask: Callable[[], Any], path: str, until: float | None = None) -> Any:
         """Return the answer to a read. Without one it is asked again, for a session's time."""
+
+        def read(within_s: float) -> Any:
+            with self._errors(path):
+                return ask().get(timeout=within_s)
+
+        return self._retrying(read, until)
+
+    def _retrying(self, call: Callable[[float], T], until: float | None = None) -> T:
+        """Return the result of a call that changes nothing. Without an answer it is made again.
+
+        Args:
+            call: gets how long it may take.
+            until: when it is given up; None: after a session's time.
+        """
         until = time.monotonic() + self._timeout_s if until is None else until
         pause_s = PAUSE_S
         while True:
             self._await_connection(until)
             left_s = until - time.monotonic()
             try:
-                with self._errors(path):
-                    return ask().get(timeout=max(left_s, PAUSE_S))
+                return call(max(left_s, PAUSE_S))
             except Unreachable:
                 if left_s <= pause_s or self._closed.wait(pause_s):
                     raise
                 pause_s = min(2 * pause_s, MAX_PAUSE_S)
 
+    def _reading_now(self, reads: Sequence[Read]) -> Iterator[Any]:
+        """Yield the answers as `_reading_many` does, but ask once, and wait for no connection.
+
+        For the watches' thread, which has to tell at once that the connection is lost. kazoo loses
+        one that is silent for two thirds of the session's time, and fails what was asked before.
+        """
+        for begin in range(0, len(reads), AT_ONCE):
+            piece = reads[begin : begin + AT_ONCE]
+            lost_before = self._lost_connections
+            asked = [read.ask() for read in piece]
+            if not self._client.connected or self._lost_connections > lost_before:
+                # Asked after kazoo had failed all others, these wait for the next connection.
+                raise self._no_connection()
+            for read, answer in zip(piece, asked, strict=True):
+                yield self._answer_now(read, answer)
+
+    def _answer_now(self, read: Read, answer: Any) -> Any:
+        try:
+            with self._errors(read.path):
+                return answer.get(timeout=self._timeout_s)
+        except (Unreachable, SessionLost):
+            raise
+        except StoreError as error:
+            return error
+
     def _await_connection(self, until: float) -> None:
         """Wait for a connection, or for the end of the store. Raises Unreachable."""
         if not self._may_ask.wait(max(until - time.monotonic(), 0)):
-            raise Unreachable(f"no connection to ZooKeeper at {self._connect}")
+            raise self._no_connection()
+
+    def _no_connection(self) -> Unreachable:
+        return Unreachable(f"no connection to ZooKeeper at {self._connect}")
 
     @contextmanager
     def _errors(self, what: str = "") -> Iterator[None]:
@@ -291,8 +333,7 @@ class ZooKeeperStore(Store):
 
     def watch_data(self, path: str, callback: Callable[[WatchEvent], None]) -> Watch:
         """See `Store.watch_data`."""
-        check_path(path)
-        return self._watches.data([path], callback)[0]
+        return self.watch_data_many([path], callback)[0]
 
     def watch_data_many(
         self, paths: Sequence[str], callback: Callable[[WatchEvent], None]
@@ -300,12 +341,12 @@ class ZooKeeperStore(Store):
         """See `Store.watch_data_many`."""
         for path in paths:
             check_path(path)
-        return self._watches.data(paths, callback)
+        return self._retrying(lambda _: self._watches.data(paths, callback))
 
     def watch_children(self, path: str, callback: Callable[[WatchEvent], None]) -> Watch:
         """See `Store.watch_children`."""
         check_path(path)
-        return self._watches.children(path, callback)
+        return self._retrying(lambda _: self._watches.children(path, callback))
 
     def watch_session(self, callback: Callable[[SessionEvent], None]) -> Watch:
         """See `Store.watch_session`."""
@@ -317,8 +358,10 @@ class ZooKeeperStore(Store):
             self._session = Session(*(self._client.client_id or self._session))
             self._session_ids.add(self._session.id)
             self._may_ask.set()
-        elif not self._closed.is_set():
-            self._may_ask.clear()
+        else:
+            self._lost_connections += 1
+            if not self._closed.is_set():
+                self._may_ask.clear()
         if not self._closed.is_set():
             self._log_state(state)
         self._watches.note_session(SESSION_EVENTS[state])

@@ -2,7 +2,8 @@
 
 Owns one thread. It arms each watch again before it reports a change, and arms all of them when a
 connection is back. It compares each node with what it knew, so that a reader that reads after each
-report never misses the end state, and a change is reported once. Never decides what to do about it.
+report never misses the end state, and a change is reported once. Never decides what to do about it,
+and never waits for a connection: whoever hears of the session hears at once that it is lost.
 """
 
 from __future__ import annotations
@@ -42,7 +43,10 @@ class Read(NamedTuple):
 
 
 Reading = Callable[[Sequence[Read]], Iterator[Any]]
-"""Yields the answer of each read, or a StoreError. Raises Unreachable, SessionLost."""
+"""Yields the answer of each read, or a StoreError. Raises Unreachable, SessionLost.
+
+It does not wait for a connection.
+"""
 
 CHANGES = {
     EventType.CREATED: Change.CREATED,
