@@ -172,7 +172,7 @@ class ConfigChanges:
             self._must_read_all = False
             try:
                 self._apply_all()
-            except StoreError:
+            except Exception:
                 self._must_read_all = True
                 raise
         for name in names:

@@ -98,6 +98,10 @@ class Features:
         """What is in force."""
         return self._finalized
 
+    def read_again(self) -> None:
+        """Read the levels, soon: a change may have been missed."""
+        self._follower.note_change()
+
     def stop(self) -> None:
         """Stop following changes."""
         self._watch.cancel()

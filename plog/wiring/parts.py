@@ -14,6 +14,7 @@ from typing import NamedTuple
 from plog.cluster.broker_registration import BrokerRegistration
 from plog.cluster.channels import BrokerChannel, InProcessChannel
 from plog.cluster.config_admin import ConfigAdmin
+from plog.cluster.config_changes import ConfigChanges
 from plog.cluster.controller import Controller
 from plog.cluster.controller_context import LiveBroker
 from plog.cluster.disks import Disks
@@ -136,13 +137,18 @@ def make_parts(
         node=lambda: addresses.broker_node(base.clock.now_ms()),
         fence=base.fence,
         controller=controller,
-        read_again=base.changes.read_again,
+        read_again=partial(_read_again, base.changes, features),
         remember=cluster.remember_session,
         on_end=on_end,
         clock=base.clock,
         timeout_ms=lambda: cluster.session_timeout_ms,
     )
     return Parts(services, member, fast_path, peers("controller"))
+
+
+def _read_again(changes: ConfigChanges, features: Features) -> None:
+    changes.read_again()
+    features.read_again()
 
 
 async def _new_producer_id(ids: ProducerIds, calls: StoreCalls) -> int:
