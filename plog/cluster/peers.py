@@ -55,8 +55,8 @@ class Peers:
     ) -> Future[R]:
         """Send a request to a broker; `at_most` as in `PeerLink.call`.
 
-        The future gets BrokerNotAvailable if the broker is not known or this one stops, and the
-        errors of `PeerLink.call`.
+        The future gets BrokerNotAvailable if the broker is not known, this one stops or no thread
+        can be started, and the errors of `PeerLink.call`.
         """
         future: Future[R] = Future()
         with self._lock:
@@ -75,7 +75,12 @@ class Peers:
                     partial(self._address, broker_id),
                     timeout_ms=self._timeout_ms,
                 )
-                peer = self._peers[broker_id] = _Peer(f"{self._purpose} {broker_id}", link)
+                try:
+                    peer = _Peer(f"{self._purpose} {broker_id}", link)
+                except RuntimeError as no_thread:  # the system allows no more
+                    future.set_exception(BrokerNotAvailable(str(no_thread)))
+                    return future
+                self._peers[broker_id] = peer
             peer.put(partial(peer.link.call, request, response, at_most=at_most), future)
         return future
 

@@ -30,7 +30,7 @@ from plog.coordinator.consumer_events import (
 )
 from plog.coordinator.consumer_group import ConsumerGroup
 from plog.coordinator.consumer_table import Record, Resolved, Table
-from plog.coordinator.failures import log_level, told
+from plog.coordinator.failures import bugs_are_errors, log_level, told
 from plog.coordinator.group_events import Answer, Effect, Join, SetTimer, StopTimer, Timer
 from plog.coordinator.group_shard import Group
 from plog.coordinator.group_states import GroupState
@@ -260,7 +260,8 @@ class ConsumerRunner:
     async def _write_all(self, group: Group, pairs: Sequence[Pair]) -> None:
         try:
             if pairs:
-                await self._append(group.group_id, pairs)
+                with bugs_are_errors("storing a group"):
+                    await self._append(group.group_id, pairs)
         except KafkaError as failure:
             if not is_of_full_disk(failure):
                 self._unstored.log(

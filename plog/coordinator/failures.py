@@ -1,10 +1,17 @@
-"""Failed appends of a coordinator to its own log: the error for clients, the level for the log."""
+"""Failed appends of a coordinator to its own log: the error for clients, the level for the log.
+
+A bug is an error, too: a task that dies of it would leave clients without an answer.
+"""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 
-from plog.errors import ErrorCode, KafkaError
+from plog.errors import ErrorCode, KafkaError, UnknownServerError
+
+log = logging.getLogger(__name__)
 
 UNAVAILABLE = frozenset(
     {
@@ -25,6 +32,18 @@ PASSING = frozenset(
 )
 """A busy disk, a start, a stop or a move causes these. Clients retry, and nothing is wrong."""
 TOO_LARGE = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
+
+
+@contextmanager
+def bugs_are_errors(what: str) -> Iterator[None]:
+    """Turn what nobody foresaw into UnknownServerError, and log it; `what` failed."""
+    try:
+        yield
+    except KafkaError:
+        raise
+    except Exception as bug:
+        log.exception("%s failed with an internal error", what)
+        raise UnknownServerError(f"{what}: {bug!r}") from bug
 
 
 def told(failure: KafkaError, *, too_large: ErrorCode) -> ErrorCode:

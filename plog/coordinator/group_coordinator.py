@@ -23,7 +23,7 @@ from plog.coordinator.classic_group import ClassicGroup
 from plog.coordinator.consumer_events import Beat
 from plog.coordinator.consumer_group import ConsumerGroup
 from plog.coordinator.consumer_runner import ConsumerRunner
-from plog.coordinator.failures import log_level, told
+from plog.coordinator.failures import bugs_are_errors, log_level, told
 from plog.coordinator.given_out import GivenOut, Key
 from plog.coordinator.group_endings import GroupEndings
 from plog.coordinator.group_events import (
@@ -592,7 +592,8 @@ class GroupCoordinator:
         if group.machine is not machine:
             return
         try:
-            await self._append(self.shards.of(group.group_id), [record])
+            with bugs_are_errors("storing a group"):
+                await self._append(self.shards.of(group.group_id), [record])
         except KafkaError as failure:
             error = told(failure, too_large=ErrorCode.UNKNOWN_SERVER_ERROR)
             if not is_of_full_disk(failure):

@@ -7,10 +7,13 @@ again. For the event loop's thread.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, TypeVar
 
 from plog.errors import KafkaError, PlogError, RequestTimedOut
+
+log = logging.getLogger(__name__)
 
 Q = TypeVar("Q")
 A = TypeVar("A")
@@ -78,6 +81,9 @@ class PeerBatches(Generic[Q, A]):
         except (LookupError, ValueError) as fault:
             text = f"broker {broker_id}: the response does not fit the request: {fault!r}"
             answers = [RequestTimedOut(text)] * len(batch)
+        except Exception as bug:  # each caller waits for an answer
+            log.exception("a request to broker %d failed with an internal error", broker_id)
+            answers = [RequestTimedOut(f"broker {broker_id}: {bug!r}")] * len(batch)
         if len(answers) != len(batch):
             text = f"broker {broker_id}: {len(answers)} answers to {len(batch)} questions"
             answers = [RequestTimedOut(text)] * len(batch)

@@ -15,6 +15,7 @@ from functools import partial
 from typing import Generic, Protocol, TypeVar
 
 from plog.cluster.partition import Partition
+from plog.coordinator.failures import bugs_are_errors
 from plog.coordinator.group_hash import partition_of
 from plog.coordinator.load_queue import LoadQueue
 from plog.coordinator.replay import Replayed, replay
@@ -177,7 +178,8 @@ class Shards(Generic[S]):
             hosted = partition.hosted_log
             try:
                 if hosted is not None:
-                    await self._loads.run(hosted.size_bytes, partial(read, hosted))
+                    with bugs_are_errors("reading a log"):
+                        await self._loads.run(hosted.size_bytes, partial(read, hosted))
                     break
             except KafkaError as failure:
                 # The log may have moved to another directory, or its disk may have failed.

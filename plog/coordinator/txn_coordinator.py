@@ -16,7 +16,7 @@ from plog.cluster.metadata_cache import MetadataCache
 from plog.cluster.own_appends import OwnAppends, Pair
 from plog.cluster.store import SessionLost, Unreachable, WriteRefused
 from plog.coordinator import txn_log
-from plog.coordinator.failures import log_level, told
+from plog.coordinator.failures import bugs_are_errors, log_level, told
 from plog.coordinator.load_queue import LoadQueue
 from plog.coordinator.shards import Shards
 from plog.coordinator.txn import EPOCH_PER_TRANSACTION, Txn
@@ -357,14 +357,12 @@ class TxnCoordinator:
 
     async def _store(self, shard: TxnShard, txn: Txn, effect: Store) -> None:
         error = ErrorCode.NONE
-        key = txn_log.encode_key(txn.transactional_id)
-        value = None if effect.value is None else txn_log.encode_value(effect.value)
         try:
             if not self.shards.is_served(shard):
                 error = ErrorCode.NOT_COORDINATOR
             else:
-                at = TopicPartition(TRANSACTIONS_TOPIC, shard.partition)
-                await self._appends.append(at, [Pair(key, value)])
+                with bugs_are_errors("storing a transactional id"):
+                    await self._append(shard, txn, effect)
         except KafkaError as failure:
             error = told(failure, too_large=ErrorCode.UNKNOWN_SERVER_ERROR)
             if not is_of_full_disk(failure):
@@ -378,6 +376,11 @@ class TxnCoordinator:
         text = "transactional id %.100r stores its state %s: %s"
         log.debug(text, txn.transactional_id, state, error.name)
         self._feed(shard, txn, Stored(effect.ticket, error))
+
+    async def _append(self, shard: TxnShard, txn: Txn, effect: Store) -> None:
+        value = None if effect.value is None else txn_log.encode_value(effect.value)
+        pair = Pair(txn_log.encode_key(txn.transactional_id), value)
+        await self._appends.append(TopicPartition(TRANSACTIONS_TOPIC, shard.partition), [pair])
 
     async def _complete_later(self, shard: TxnShard, txn: Txn) -> None:
         await asyncio.sleep(RETRY_S)
@@ -418,7 +421,8 @@ class TxnCoordinator:
         await self._knows_partitions.wait()
         while self.shards.is_served(shard):
             try:
-                await self._txn_partitions.write_marker(at, producer, marker, self.write_marker)
+                with bugs_are_errors("writing a marker"):
+                    await self._txn_partitions.write_marker(at, producer, marker, self.write_marker)
             except InvalidProducerEpoch as later:
                 # No producer gets a later epoch or starts another transaction before this one has
                 # ended everywhere. So the coordinator's log has lost a record of that end.
@@ -463,7 +467,8 @@ class TxnCoordinator:
     async def _is_open(self, at: TopicPartition, producer: Producer) -> bool:
         """Return whether a producer has or may have an open transaction in a partition."""
         try:
-            return await self._txn_partitions.has_open(at, producer.id)
+            with bugs_are_errors("looking for an open transaction"):
+                return await self._txn_partitions.has_open(at, producer.id)
         except PlogError:
             return not self._metadata.is_deleted(at)
 

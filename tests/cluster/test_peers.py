@@ -119,10 +119,10 @@ def test_broker_that_is_registered_again_is_asked_again(scene: Scene) -> None:
 def test_connections_of_brokers_that_stay_are_kept(scene: Scene) -> None:
     scene.register(OTHER, UNKNOWN)
     asked = scene.ask(OTHER)
-    scene.accept()
-    scene.register(OTHER)
-    assert not asked.done()
-    assert scene.threads == {"test 1"}
+    with scene.accept():
+        scene.register(OTHER)
+        assert not asked.done()
+        assert scene.threads == {"test 1"}
 
 
 @pytest.mark.parametrize("broker_id", [OTHER, UNKNOWN])
@@ -133,6 +133,22 @@ def test_question_to_a_broker_that_cannot_be_reached_takes_no_thread(
     with pytest.raises(BrokerNotAvailable, match=f"broker {broker_id} has no listener A now"):
         scene.ask(broker_id).result(0)
     assert not scene.threads
+
+
+def test_question_without_a_thread_for_it_fails_and_the_next_is_asked(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    scene.register(OTHER)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        asked = scene.ask(OTHER)
+    with pytest.raises(BrokerNotAvailable, match="can't start new thread"):
+        asked.result(0)
+    scene.ask(OTHER)
+    scene.accept()
 
 
 def test_stopping_fails_what_is_under_way_and_what_comes(scene: Scene) -> None:

@@ -119,8 +119,9 @@ def test_marker_that_comes_while_the_log_is_read_is_not_lost(
     asyncio.run(run())
 
 
+@pytest.mark.parametrize("failure", [KafkaStorageError("offline"), ValueError("a bug")])
 def test_log_that_moves_while_it_is_read_is_read_where_it_is_then(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, failure: Exception
 ) -> None:
     key = group_log.encode_offset_key("g", AT)
     logs = [SimpleNamespace(size_bytes=0) for _ in range(2)]
@@ -131,7 +132,7 @@ def test_log_that_moves_while_it_is_read_is_read_where_it_is_then(
     def replay(hosted: object, **_: object) -> Replayed:
         if hosted is logs[0]:
             partition.hosted_log = logs[1]
-            raise KafkaStorageError("offline")
+            raise failure
         return Replayed(table={key: Entry(group_log.encode_offset(CommittedOffset(9)), 4)})
 
     monkeypatch.setattr("plog.coordinator.shards.replay", replay)
@@ -953,6 +954,24 @@ def test_groups_that_are_read_from_the_log_count() -> None:
             machine.roster.add(Member.of(told, "m"))
         groups.shards.serve(shard)
         assert await tell(groups, "more", 10_000) is TRY_AGAIN
+        groups.close()
+
+    asyncio.run(run())
+
+
+def test_group_that_cannot_be_stored_for_a_bug_is_answered() -> None:
+    class Appends:
+        async def append(self, *_: object, **__: object) -> int:
+            raise RuntimeError("a bug")
+
+    async def run() -> None:
+        groups = made(Appends(), BrokerSettings({"group.initial.rebalance.delay.ms": "0"}))
+        groups.shards.serve(Shard(0, 1))
+        async with asyncio.timeout(60):
+            joined = await groups.join("g", joining(groups, must_know_id=False))
+            sync = Sync(groups.token(), joined.member_id, None, 1, "consumer", "range", {})
+            found = await groups.sync("g", sync)
+        assert found.error is ErrorCode.UNKNOWN_SERVER_ERROR
         groups.close()
 
     asyncio.run(run())

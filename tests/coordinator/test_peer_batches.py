@@ -64,7 +64,9 @@ def test_refusal_of_one_leaves_the_others_alone() -> None:
     asyncio.run(scenario())
 
 
-@pytest.mark.parametrize("failure", [NetworkException("gone"), RequestTimedOut("late")])
+@pytest.mark.parametrize(
+    "failure", [NetworkException("gone"), RequestTimedOut("late"), RuntimeError("a bug")]
+)
 def test_broker_that_does_not_answer_fails_its_questions_and_is_asked_again(
     failure: Exception,
 ) -> None:
@@ -73,9 +75,10 @@ def test_broker_that_does_not_answer_fails_its_questions_and_is_asked_again(
         peer.may_answer.set()
         peer.failure = failure
         batches: PeerBatches[int, int] = PeerBatches(peer.send)
-        for asked in await ask_all(batches, 1, [2, 4]):
-            with pytest.raises(KafkaError):
-                await asked
+        async with asyncio.timeout(WAIT_S):
+            for asked in await ask_all(batches, 1, [2, 4]):
+                with pytest.raises(KafkaError):
+                    await asked
         peer.failure = None
         assert await batches.ask(1, 6) == 12
 

@@ -54,8 +54,9 @@ class Appends:
     """Takes records, and markers as soon as nothing is in their way."""
 
     def __init__(self) -> None:
-        self.refusal: KafkaError | None = None
-        self.store_refusal: KafkaError | None = None
+        self.refusal: Exception | None = None
+        self.store_refusal: Exception | None = None
+        self.look_failure: Exception | None = None
         self.open: set[tuple[TopicPartition, int]] = set()
         """In which partitions a transaction is open, and whose."""
         self.asked = 0
@@ -75,6 +76,8 @@ class Appends:
         self.markers.append((at, producer_id, epoch))
 
     def has_open(self, at: TopicPartition, producer_id: int) -> bool:
+        if self.look_failure is not None:
+            raise self.look_failure
         if isinstance(self.refusal, UnknownTopicOrPartition):
             raise self.refusal
         return (at, producer_id) in self.open
@@ -204,10 +207,11 @@ def test_marker_of_a_deleted_partition_is_not_waited_for() -> None:
     asyncio.run(run())
 
 
-def test_partition_that_comes_back_gets_its_marker() -> None:
+@pytest.mark.parametrize("failure", [KafkaStorageError("offline"), RuntimeError("a bug")])
+def test_partition_that_comes_back_gets_its_marker(failure: Exception) -> None:
     async def run() -> None:
         appends = Appends()
-        appends.refusal = KafkaStorageError("offline")
+        appends.refusal = failure
         made, txn = scene(Metadata(), appends)
         made.start()
         await turns()
@@ -239,6 +243,41 @@ def test_transaction_that_has_ended_in_a_partition_needs_no_marker_there(
         made.start()
         await ends(txn)
         assert appends.markers == []
+        made.close()
+
+    asyncio.run(run())
+
+
+def test_marker_is_owed_though_the_partition_cannot_be_looked_at(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("plog.coordinator.txn_coordinator.LOOK_S", 0.001)
+
+    async def run() -> None:
+        appends = Appends()
+        appends.refusal = TransactionCoordinatorFenced("by hand")
+        appends.look_failure = ValueError("a response that does not fit")
+        made, txn = scene(Metadata(TRANSACTIONS_TOPIC, AT.topic), appends)
+        made.start()
+        await turns()
+        assert txn.value is DECIDED
+        appends.look_failure = None
+        await ends(txn)
+        made.close()
+
+    asyncio.run(run())
+
+
+def test_id_whose_value_cannot_be_stored_for_a_bug_is_answered() -> None:
+    async def run() -> None:
+        appends = Appends()
+        appends.store_refusal = RuntimeError("a bug")
+        made, _ = scene(Metadata(TRANSACTIONS_TOPIC, AT.topic), appends)
+        async with asyncio.timeout(60):
+            answer = await made.init("another", 1000, None)
+        assert answer.error is ErrorCode.UNKNOWN_SERVER_ERROR
+        appends.store_refusal = None
+        assert (await made.init("another", 1000, None)).error is ErrorCode.NONE
         made.close()
 
     asyncio.run(run())
