@@ -69,6 +69,13 @@ class SessionLost(StoreError):
     """
 
 
+class SessionExpired(SessionLost):
+    """The servers have ended the session. A read may be asked again, in the new session.
+
+    A write may have been done or not: read before you write again.
+    """
+
+
 class Stat(NamedTuple):
     """What the store knows of a node beside its data."""
 

@@ -1,7 +1,8 @@
 """The coordination store on a ZooKeeper that several brokers share.
 
 Owns the session, and what the answers of the servers mean: an operation without one has an unknown
-outcome (`Unreachable`); reads are tried again. A session that expired is followed by a new one.
+outcome (`Unreachable`); reads are tried again. A session that expired is followed by a new one,
+in which they are tried too.
 Never decides what the nodes mean. `zookeeper_watches` keeps the watches armed.
 
 Threads: kazoo's three; nothing waits for an answer there. Callbacks run on the watches' thread.
@@ -33,6 +34,7 @@ from plog.cluster.store import (
     Op,
     OpResult,
     SessionEvent,
+    SessionExpired,
     SessionLost,
     SetOp,
     Stat,
@@ -61,8 +63,8 @@ ERRORS: dict[type[Exception], type[StoreError]] = {
     zk.BadVersionError: BadVersion,
     zk.NotEmptyError: NotEmpty,
     zk.NoChildrenForEphemeralsError: NoChildrenForEphemerals,
-    zk.SessionExpiredError: SessionLost,
-    zk.ConnectionClosedError: SessionLost,
+    zk.ConnectionClosedError: SessionLost,  # before the error of which it is a kind
+    zk.SessionExpiredError: SessionExpired,
     zk.AuthFailedError: SessionLost,
     zk.ConnectionLoss: Unreachable,
     zk.OperationTimeoutError: Unreachable,
@@ -242,7 +244,7 @@ class ZooKeeperStore(Store):
             try:
                 with self._errors(read.path):
                     return answer.get(timeout=max(until - time.monotonic(), PAUSE_S))
-            except Unreachable:
+            except (Unreachable, SessionExpired):
                 return self._reading(read.ask, read.path, until)
         except (Unreachable, SessionLost):
             raise
@@ -272,7 +274,7 @@ class ZooKeeperStore(Store):
             left_s = until - time.monotonic()
             try:
                 return call(max(left_s, PAUSE_S))
-            except Unreachable:
+            except (Unreachable, SessionExpired):
                 if left_s <= pause_s or self._closed.wait(pause_s):
                     raise
                 pause_s = min(2 * pause_s, MAX_PAUSE_S)
@@ -324,8 +326,8 @@ class ZooKeeperStore(Store):
             if isinstance(error, kind):
                 if meaning is Unreachable:
                     return Unreachable(f"no answer from ZooKeeper at {self._connect}")
-                if meaning is SessionLost:
-                    return SessionLost(f"the session with ZooKeeper at {self._connect} is over")
+                if issubclass(meaning, SessionLost):
+                    return meaning(f"the session with ZooKeeper at {self._connect} is over")
                 return meaning(what)
         raise AssertionError(error)
 

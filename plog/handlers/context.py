@@ -26,7 +26,7 @@ from plog.cluster.metadata_cache import MetadataCache
 from plog.cluster.order_gate import OrderGate
 from plog.cluster.producer_ids import ProducerIds
 from plog.cluster.replica_manager import ReplicaManager
-from plog.cluster.store import SessionLost, Unreachable, WriteRefused
+from plog.cluster.store import SessionExpired, SessionLost, Unreachable, WriteRefused
 from plog.cluster.store_calls import Begin, StoreCalls
 from plog.cluster.topic_admin import TopicAdmin
 from plog.coordinator.group_coordinator import GroupCoordinator
@@ -118,8 +118,9 @@ def store_refusals() -> Iterator[None]:
     """Turn the errors of a coordination store that is away into Kafka's, which are retriable.
 
     Raises:
-        KafkaStorageError: the store cannot be written, or the session is lost.
-        RequestTimedOut: no server answers. A write may have been done, or may be done yet.
+        KafkaStorageError: the store's disk has failed or is full, or the store is closed.
+        RequestTimedOut: no server answers, or the session has expired. A write may have been done,
+            or may be done yet.
     """
     try:
         yield
@@ -129,7 +130,8 @@ def store_refusals() -> Iterator[None]:
 
 def store_refusal(fault: Unreachable | WriteRefused | SessionLost) -> KafkaError:
     """Return Kafka's error for one of a coordination store that is away."""
-    kind = RequestTimedOut if isinstance(fault, Unreachable) else KafkaStorageError
+    is_away = isinstance(fault, Unreachable | SessionExpired)
+    kind = RequestTimedOut if is_away else KafkaStorageError
     return kind(f"the coordination store: {fault}")
 
 

@@ -410,6 +410,38 @@ def test_session_that_expired_is_followed_by_a_new_one(world: World) -> None:
     assert not end_session(world.connect, before, within_s=WAIT_S), "it was over before"
 
 
+REQUESTS = {
+    "get": "get_async",
+    "get many": "get_async",
+    "exists": "exists_async",
+    "children": "get_children_async",
+    "watch many": "exists_async",
+}
+"""Which request of kazoo's a read begins with."""
+
+
+@pytest.mark.parametrize("kind", READS)
+def test_read_during_which_the_session_expires_is_asked_again(
+    world: World, zookeeper: ZooKeeper, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    client, name = world.store._client, REQUESTS[kind]
+    ask, session = getattr(client, name), world.store.session
+
+    def ask_between(path: str, **options: object) -> object:
+        monkeypatch.setattr(client, name, ask)
+        cut_off(world)
+        assert end_session(zookeeper.bootstrap, session, within_s=WAIT_S)
+        asked = ask(path, **options)
+        world.proxy.refuse(is_refusing=False)
+        return asked
+
+    world.other.create("/n", b"x")
+    expected = READS[kind](world.other)
+    monkeypatch.setattr(client, name, ask_between)
+    assert READS[kind](world.store) == expected
+    assert world.store.session.id != session.id
+
+
 def test_store_that_is_cut_off_says_so_and_keeps_its_session(world: World) -> None:
     states: queue.Queue[SessionEvent] = queue.Queue()
     world.store.watch_session(states.put)

@@ -17,8 +17,14 @@ from plog.cluster.controller_events import Effect, ElectionsAsked, Event
 from plog.cluster.controller_machine import ControllerMachine
 from plog.cluster.embedded_store import EmbeddedStore
 from plog.cluster.features import GROUP_VERSION, TRANSACTION_VERSION
-from plog.cluster.store import Unreachable
-from plog.errors import ErrorCode
+from plog.cluster.store import (
+    SessionExpired,
+    SessionLost,
+    StoreError,
+    Unreachable,
+    WriteRefused,
+)
+from plog.errors import ErrorCode, KafkaError, KafkaStorageError, RequestTimedOut
 from plog.handlers import context
 from plog.handlers.configs import ResourceType
 from plog.handlers.groups import GROUP, TRANSACTION
@@ -58,6 +64,23 @@ from plog.settings.alterations import Operation
 from tests.handlers.clients import Clients, ask_alone, codes_of
 from tests.handlers.running import Running
 from tests.handlers.wire import WAIT_MS, create_topic, create_topic_request, eventually
+
+
+@pytest.mark.parametrize(
+    ("fault", "refusal"),
+    [
+        (Unreachable, RequestTimedOut),
+        (SessionExpired, RequestTimedOut),
+        (SessionLost, KafkaStorageError),
+        (WriteRefused, KafkaStorageError),
+    ],
+)
+def test_only_a_store_on_a_failed_disk_is_a_disk_error(
+    fault: type[StoreError], refusal: type[KafkaError]
+) -> None:
+    with pytest.raises(refusal, match="the coordination store: why"), context.store_refusals():
+        raise fault("why")
+
 
 MOST = store_calls.THREADS + 2
 """queued.max.requests: some wait for a thread."""
