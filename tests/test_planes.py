@@ -32,6 +32,7 @@ ONE_PLANE = {
     "cluster/test_lost_membership.py": "sends no records",
     "cli/test_zookeeper_host.py": "of a broker that is stopped",
     "ops/test_doctor_zookeeper.py": "of the coordination store",
+    "broker/test_read_again.py": "of settings and features; sends no records",
     "cli/test_log_dirs.py": "of a broker that is stopped",
     "compat/programs.py": "of the classes that a client loads",
     "compat/record_requests.py": "of what clients send, not of what they are answered",

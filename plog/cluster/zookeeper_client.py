@@ -143,7 +143,7 @@ class _WakeUp:
 
     def __init__(self) -> None:
         self._fd = os.eventfd(0, os.EFD_SEMAPHORE | os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        # Whoever sends while this is closed must not write to another file with its descriptor.
+        # A late send must not write to another file, which has got the descriptor since.
         self._lock = threading.Lock()
 
     def fileno(self) -> int:

@@ -283,7 +283,7 @@ class ZooKeeperStore(Store):
         """Yield the answers as `_reading_many` does, but ask once, and wait for no connection.
 
         For the watches' thread, which has to tell at once that the connection is lost. kazoo loses
-        one that is silent for two thirds of the session's time, and fails what was asked before.
+        one that is silent for two thirds of the session's time, and fails the requests before.
         """
         for begin in range(0, len(reads), AT_ONCE):
             piece = reads[begin : begin + AT_ONCE]

@@ -3,7 +3,7 @@
 Owns one thread. It arms each watch again before it reports a change, and arms all of them when a
 connection is back. It compares each node with what it knew, so that a reader that reads after each
 report never misses the end state, and a change is reported once. Never decides what to do about it,
-and never waits for a connection: whoever hears of the session hears at once that it is lost.
+and never waits for a connection: it reports at once that one is lost.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ TOO_LARGE = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LA
 
 @contextmanager
 def bugs_are_errors(what: str) -> Iterator[None]:
-    """Turn what nobody foresaw into UnknownServerError, and log it; `what` failed."""
+    """Turn an unforeseen exception into UnknownServerError, and log it; `what` failed."""
     try:
         yield
     except KafkaError:

@@ -313,22 +313,22 @@ def cut_off(world: World) -> None:
     until(lambda: not world.store._client.connected, "cut off")
 
 
-def suspended_and_back(world: World, told: queue.Queue[object], created: Sequence[str]) -> None:
-    """SUSPENDED is told while there is no connection, and what was created once there is one."""
+def suspended_and_back(world: World, seen: queue.Queue[object], created: Sequence[str]) -> None:
+    """SUSPENDED comes while there is no connection, and the rest once there is one."""
     try:
-        while told.get(timeout=WAIT_S) is not SessionEvent.SUSPENDED:
+        while seen.get(timeout=WAIT_S) is not SessionEvent.SUSPENDED:
             continue
     finally:
         world.proxy.refuse(is_refusing=False)
-    while told.get(timeout=WAIT_S) is not SessionEvent.CONNECTED:
+    while seen.get(timeout=WAIT_S) is not SessionEvent.CONNECTED:
         continue  # the session may have ended
-    found = {told.get(timeout=WAIT_S) for _ in created}
+    found = {seen.get(timeout=WAIT_S) for _ in created}
     assert found == {WatchEvent(Change.CREATED, path) for path in created}
 
 
 @pytest.fixture
-def told(world: World, monkeypatch: pytest.MonkeyPatch) -> queue.Queue[object]:
-    """What the watches of the session report, and others. A wait for a connection takes hours."""
+def seen(world: World, monkeypatch: pytest.MonkeyPatch) -> queue.Queue[object]:
+    """Gets the events of the session. A wait for a connection would take hours."""
     events: queue.Queue[object] = queue.Queue()
     world.store.watch_session(events.put)
     monkeypatch.setattr(world.store._client, "session_timeout_ms", 10_000_000)
@@ -337,7 +337,7 @@ def told(world: World, monkeypatch: pytest.MonkeyPatch) -> queue.Queue[object]:
 
 @pytest.mark.parametrize("pending", ["changes", "a new watch"])
 def test_session_is_suspended_at_once_whatever_is_pending(
-    world: World, told: queue.Queue[object], pending: str
+    world: World, seen: queue.Queue[object], pending: str
 ) -> None:
     is_held, goes_on = threading.Event(), threading.Event()
 
@@ -347,29 +347,29 @@ def test_session_is_suspended_at_once_whatever_is_pending(
 
     paths = [f"/{number}" for number in range(5)]
     if pending == "changes":
-        world.store.watch_data_many(paths, told.put)
+        world.store.watch_data_many(paths, seen.put)
     world.store.watch_data("/gate", hold)
     with ThreadPoolExecutor(1) as beside:
         world.other.create("/gate")
         assert is_held.wait(WAIT_S)
         if pending == "a new watch":
-            adding = beside.submit(world.store.watch_data_many, paths, told.put)
+            adding = beside.submit(world.store.watch_data_many, paths, seen.put)
         world.other.multi([CreateOp(path) for path in paths])
         waiting = world.store._watches._todo.qsize
         until(lambda: waiting() == (1 if pending == "a new watch" else len(paths)), "pending")
         cut_off(world)
         goes_on.set()
         if pending == "changes":
-            suspended_and_back(world, told, paths)
+            suspended_and_back(world, seen, paths)
         else:
-            suspended_and_back(world, told, [])
+            suspended_and_back(world, seen, [])
             adding.result(WAIT_S)
             world.other.delete(paths[0])
-            assert told.get(timeout=WAIT_S) == WatchEvent(Change.DELETED, paths[0])
+            assert seen.get(timeout=WAIT_S) == WatchEvent(Change.DELETED, paths[0])
 
 
 def test_session_is_suspended_at_once_though_a_watch_is_armed_without_a_connection(
-    world: World, told: queue.Queue[object], monkeypatch: pytest.MonkeyPatch
+    world: World, seen: queue.Queue[object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The connection goes just before kazoo gets the request, which it keeps for the next one."""
     exists_async = world.store._client.exists_async
@@ -378,12 +378,12 @@ def test_session_is_suspended_at_once_though_a_watch_is_armed_without_a_connecti
         cut_off(world)
         return exists_async(path, watch=watch)
 
-    world.store.watch_data("/n", told.put)
+    world.store.watch_data("/n", seen.put)
     monkeypatch.setattr(world.store._client, "exists_async", cut_before)
     world.other.create("/n")
     until(lambda: not world.store._client.connected, "cut off")
     monkeypatch.setattr(world.store._client, "exists_async", exists_async)
-    suspended_and_back(world, told, ["/n"])
+    suspended_and_back(world, seen, ["/n"])
 
 
 # -- sessions --------------------------------------------------------------------------------------
