@@ -1,8 +1,14 @@
 """The ZooKeeper session of a broker, kept in its log directory for the process after it.
 
 A broker that was killed and starts again within its session would find its own registration in the
-way. Its log directory is locked, so no other process uses that session. The new process ends it
-first, and its ephemeral nodes go at once. Owns the file; it holds a secret.
+way. The new process ends that session first, and its ephemeral nodes go at once.
+
+The lock of the log directory shows that the process before has ended. A copy of the directory has
+the file, too, but another lock. So the file names its place: device and inode, which name a
+directory on one boot of a kernel. A volume in another host, a restored snapshot and a clone of a
+machine are other places, and so is a host that has restarted: the session then ends in its time.
+
+Owns the file; it holds a secret.
 """
 
 from __future__ import annotations
@@ -14,6 +20,7 @@ from pathlib import Path
 
 from plog.cluster.zookeeper_client import Session
 from plog.cluster.zookeeper_store import end_session
+from plog.storage.filesystem import Filesystem
 
 log = logging.getLogger(__name__)
 
@@ -30,6 +37,7 @@ def remember(log_dir: Path, connect: str, session: Session) -> None:
         "connect": connect,
         "session": f"{session.id:#x}",
         "password": session.password.hex(),
+        "place": _place(log_dir),
     }
     with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, MODE), "w") as file:
         json.dump(value, file)
@@ -44,23 +52,43 @@ def forget(log_dir: Path) -> None:
 def end_last(log_dir: Path, connect: str, *, within_s: float) -> bool:
     """End the session of the process before, if one is left; return whether it was.
 
-    A file that cannot be read, or is of another ZooKeeper, is ignored: that session expires.
+    A file that cannot be read, or is of another ZooKeeper, is ignored, and so is one that was
+    written in another place: that session expires.
 
     Raises:
         Unreachable: no server answered in time.
         OSError: the log directory has failed.
     """
+    path = log_dir / SESSION_FILE
     try:
-        value = json.loads((log_dir / SESSION_FILE).read_text())
+        value = json.loads(path.read_text())
         session = Session(int(value["session"], 16), bytes.fromhex(value["password"]))
         is_here = value["connect"] == connect
+        place = value["place"]
     except FileNotFoundError:
         return False
     except (ValueError, KeyError, TypeError) as fault:
-        log.warning("ignoring %s: %s", log_dir / SESSION_FILE, fault)
+        log.warning("ignoring %s: %r", path, fault)
+        return False
+    if place is None or place != _place(log_dir):
+        log.warning(
+            "%s was written in another directory, or before the host restarted: if session %#x"
+            " lives, it is not ended",
+            path,
+            session.id,
+        )
         return False
     was_there = is_here and end_session(connect, session, within_s=within_s)
     forget(log_dir)
     if was_there:
         log.info("ended session %#x of the process before", session.id)
     return was_there
+
+
+def _place(log_dir: Path) -> dict[str, str | int] | None:
+    """Return what names this directory and no copy of it; None if the kernel does not tell."""
+    boot_id = Filesystem().boot_id()
+    if boot_id is None:
+        return None
+    found = log_dir.stat()
+    return {"boot": boot_id, "device": found.st_dev, "inode": found.st_ino}

@@ -17,6 +17,7 @@ from plog.cluster.znodes import BrokerNode, Endpoint
 from plog.cluster.zookeeper_client import Session
 from plog.cluster.zookeeper_store import ZooKeeperStore
 from plog.errors import DuplicateBrokerRegistration
+from plog.storage.filesystem import Filesystem
 from tests.compat.live_kafka import ZooKeeper
 
 WAIT_S = 40
@@ -78,6 +79,37 @@ def test_session_of_another_zookeeper_is_left_alone(
     remember(tmp_path, "elsewhere:2181", Session(1, b"secret"))
     monkeypatch.setattr(session_file, "end_session", lambda *_, **__: pytest.fail("asked"))
     assert not end_last(tmp_path, "127.0.0.1:1", within_s=1)
+
+
+@pytest.mark.parametrize("differs", ["boot", "device", "inode"])
+def test_session_of_another_place_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, differs: str
+) -> None:
+    remember(tmp_path, "127.0.0.1:1", Session(1, b"secret"))
+    value = json.loads((tmp_path / SESSION_FILE).read_text())
+    value["place"][differs] = 0
+    (tmp_path / SESSION_FILE).write_text(json.dumps(value))
+    monkeypatch.setattr(session_file, "end_session", lambda *_, **__: pytest.fail("asked"))
+    assert not end_last(tmp_path, "127.0.0.1:1", within_s=1)
+    assert "if session 0x1 lives, it is not ended" in caplog.text
+
+
+def test_session_is_left_alone_where_no_place_is_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Filesystem, "boot_id", lambda _: None)
+    remember(tmp_path, "127.0.0.1:1", Session(1, b"secret"))
+    monkeypatch.setattr(session_file, "end_session", lambda *_, **__: pytest.fail("asked"))
+    assert not end_last(tmp_path, "127.0.0.1:1", within_s=1)
+
+
+def test_directory_that_was_renamed_is_the_same_place(connect: str, tmp_path: Path) -> None:
+    (tmp_path / "before").mkdir()
+    killed = ZooKeeperStore(connect)
+    remember(tmp_path / "before", connect, killed.session)
+    (tmp_path / "before").rename(tmp_path / "after")
+    assert end_last(tmp_path / "after", connect, within_s=WAIT_S)
+    killed.close()
 
 
 def test_session_that_cannot_be_ended_is_kept(tmp_path: Path) -> None:
