@@ -30,6 +30,7 @@ ONE_PLANE = {
     "cluster/test_missing_disk.py": "of what a start finds, whichever path serves it then",
     "cluster/test_older_zookeeper.py": "of the ids that a start finds, whichever path gives them",
     "cluster/test_lost_membership.py": "sends no records",
+    "cluster/test_second_process.py": "sends no records",
     "cli/test_zookeeper_host.py": "of a broker that is stopped",
     "ops/test_doctor_zookeeper.py": "of the coordination store",
     "broker/test_read_again.py": "of settings and features; sends no records",

@@ -84,6 +84,21 @@ def generate_broker_id(store: Store, reserved_max: int) -> int:
     return reserved_max + store.set(BROKER_SEQUENCE, b"").version
 
 
+def check_id_is_free(store: Store, broker_id: int) -> None:
+    """Check that no other process is registered by this id. Raises DuplicateBrokerRegistration."""
+    store.sync()  # a server that is behind the others may still have a registration that is gone
+    found = store.exists(broker_path(broker_id))
+    if found is not None and not store.is_own(found.ephemeral_owner):
+        raise _duplicate(broker_id, found)
+
+
+def _duplicate(broker_id: int, found: Stat) -> DuplicateBrokerRegistration:
+    return DuplicateBrokerRegistration(
+        f"broker id {broker_id} is registered by another process"
+        f" (session {found.ephemeral_owner:#x})"
+    )
+
+
 class BrokerRegistration:
     """The ephemeral node that says this broker lives."""
 
@@ -145,10 +160,7 @@ class BrokerRegistration:
         if stat.ephemeral_owner == self._store.session_id:
             return stat
         if not self._store.is_own(stat.ephemeral_owner):
-            raise DuplicateBrokerRegistration(
-                f"broker id {self._broker_id} is registered by another process"
-                f" (session {stat.ephemeral_owner:#x})"
-            )
+            raise _duplicate(self._broker_id, stat)
         # Of a session of ours that expired; the server has not removed it (ZOOKEEPER-2985).
         try:
             self._store.delete(path, stat.version)

@@ -15,6 +15,7 @@ from pathlib import Path
 from plog.cluster import session_file
 from plog.cluster.adoption_state import check_may_start
 from plog.cluster.broker_registration import (
+    check_id_is_free,
     create_persistent_paths,
     ensure_cluster_id,
     generate_broker_id,
@@ -82,6 +83,7 @@ def open_store(settings: BrokerSettings, found: FoundLogDirs, clock: Clock) -> C
     Raises:
         ConfigError: the log directories have a store of their own, and `zookeeper.connect` is set.
         InconsistentLogDirs: they belong to another cluster, or their topics to Kafka.
+        DuplicateBrokerRegistration: another live process has the broker's id.
         Unreachable: no ZooKeeper answers in time.
         StoreError: the store cannot be read or written.
     """
@@ -132,8 +134,9 @@ def _open_zookeeper(settings: BrokerSettings, found: FoundLogDirs, connect: str)
             )
         check_not_moving(store)
         cluster_id = _cluster_id(store, found, connect)
-        create_persistent_paths(store)
         broker_id = _broker_id(store, settings, found)
+        check_id_is_free(store, broker_id)
+        create_persistent_paths(store)
         opened = ClusterStore(store, cluster_id, broker_id, True, session_dirs, connect)
         opened.remember_session()
         undo.pop_all()

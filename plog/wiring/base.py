@@ -10,7 +10,11 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
-from plog.cluster.broker_registration import ensure_cluster_id, read_controller_epoch
+from plog.cluster.broker_registration import (
+    check_id_is_free,
+    ensure_cluster_id,
+    read_controller_epoch,
+)
 from plog.cluster.cluster_store import ClusterStore, open_store
 from plog.cluster.config_changes import ConfigChanges
 from plog.cluster.control_fence import ControlFence
@@ -104,6 +108,8 @@ def _agree_on_logs(base: Base) -> None:
     An embedded store also hears of topics that it lost.
     """
     store, broker_id, logs = base.cluster.store, base.cluster.broker_id, base.logs
+    if base.cluster.is_shared:
+        check_id_is_free(store, broker_id)  # another process may have loaded its logs sooner
     register_log_dirs(store, broker_id, logs.log_dir_ids())
     largest = logs.largest_producer_id()
     if base.cluster.is_shared:
