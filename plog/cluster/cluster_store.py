@@ -7,7 +7,7 @@ other store's data, another cluster, a store that has lost its cluster. Never re
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,11 +70,16 @@ class ClusterStore:
     def close(self) -> None:
         """End the session, and with it the registration."""
         self.store.close()
-        for log_dir in self.session_dirs:
-            try:
-                session_file.forget(log_dir)
-            except OSError as error:
-                log.warning("cannot remove the ZooKeeper session's file: %s", error)
+        if isinstance(self.store, ZooKeeperStore) and self.store.has_ended_session:
+            _forget_session(self.session_dirs)
+
+
+def _forget_session(log_dirs: Iterable[Path]) -> None:
+    for log_dir in log_dirs:
+        try:
+            session_file.forget(log_dir)
+        except OSError as error:
+            log.warning("cannot remove the ZooKeeper session's file: %s", error)
 
 
 def open_store(settings: BrokerSettings, found: FoundLogDirs, clock: Clock) -> ClusterStore:
@@ -139,6 +144,7 @@ def _open_zookeeper(settings: BrokerSettings, found: FoundLogDirs, connect: str)
         create_persistent_paths(store)
         opened = ClusterStore(store, cluster_id, broker_id, True, session_dirs, connect)
         opened.remember_session()
+        _forget_session(log_dir.path for log_dir in found.locked[1:])
         undo.pop_all()
     return opened
 

@@ -45,15 +45,16 @@ def remember(log_dir: Path, connect: str, session: Session) -> None:
 
 
 def forget(log_dir: Path) -> None:
-    """Remove the file: the session ended in order. Raises OSError."""
+    """Remove the file, if there is one: its session has ended. Raises OSError."""
     (log_dir / SESSION_FILE).unlink(missing_ok=True)
 
 
 def end_last(log_dir: Path, connect: str, *, within_s: float) -> bool:
     """End the session of the process before, if one is left; return whether it was.
 
-    A file that cannot be read, or is of another ZooKeeper, is ignored, and so is one that was
-    written in another place: that session expires.
+    A file that cannot be read, or is of another path in ZooKeeper, is ignored, and so is one that
+    was written in another place: that session expires. The servers may have other names by now;
+    those of another ZooKeeper do not know the session.
 
     Raises:
         Unreachable: no server answered in time.
@@ -63,7 +64,7 @@ def end_last(log_dir: Path, connect: str, *, within_s: float) -> bool:
     try:
         value = json.loads(path.read_text())
         session = Session(int(value["session"], 16), bytes.fromhex(value["password"]))
-        is_here = value["connect"] == connect
+        is_here = _root(str(value["connect"])) == _root(connect)
         place = value["place"]
     except FileNotFoundError:
         return False
@@ -78,11 +79,10 @@ def end_last(log_dir: Path, connect: str, *, within_s: float) -> bool:
             session.id,
         )
         return False
-    was_there = is_here and end_session(connect, session, within_s=within_s)
-    forget(log_dir)
-    if was_there:
-        log.info("ended session %#x of the process before", session.id)
-    return was_there
+    if not is_here or not end_session(connect, session, within_s=within_s):
+        return False
+    log.info("ended session %#x of the process before", session.id)
+    return True
 
 
 def _place(log_dir: Path) -> dict[str, str | int] | None:
@@ -92,3 +92,8 @@ def _place(log_dir: Path) -> dict[str, str | int] | None:
         return None
     found = log_dir.stat()
     return {"boot": boot_id, "device": found.st_dev, "inode": found.st_ino}
+
+
+def _root(connect: str) -> str:
+    """Return the path in `zookeeper.connect`, behind the servers."""
+    return connect.partition("/")[2].strip("/")

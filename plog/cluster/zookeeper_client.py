@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 from kazoo.client import KazooClient
 from kazoo.handlers.threading import SequentialThreadingHandler
-from kazoo.protocol.connection import ConnectionHandler
+from kazoo.protocol.connection import CLOSE_RESPONSE, ConnectionHandler
 from kazoo.protocol.serialization import Connect
 from kazoo.retry import KazooRetry
 from kazoo.security import ACL, CREATOR_ALL_ACL, READ_ACL_UNSAFE
@@ -95,6 +95,8 @@ class Client(KazooClient):  # type: ignore[misc]  # it has no types
             connection_retry=KazooRetry(max_tries=-1, delay=RECONNECT_S, max_delay=1.0),
             logger=_quiet,
         )
+        self.has_ended_session = False
+        """Whether a server has answered the end of the session."""
         self._connection = _Connection(self, self._conn_retry.copy(), logger=self.logger)
         self.note_session_timeout(round(timeout_s * 1000))
 
@@ -117,6 +119,12 @@ class _Connection(ConnectionHandler):  # type: ignore[misc]  # it has no types
         if response.time_out > 0:  # otherwise the session has expired
             self.client.note_session_timeout(response.time_out)
         return response, zxid
+
+    def _read_response(self, header: Any, buffer: bytes, offset: int) -> Any:
+        response = super()._read_response(header, buffer, offset)
+        if response == CLOSE_RESPONSE:
+            self.client.has_ended_session = True
+        return response
 
 
 class _Handler(SequentialThreadingHandler):  # type: ignore[misc]  # it has no types

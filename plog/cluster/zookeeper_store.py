@@ -169,6 +169,11 @@ class ZooKeeperStore(Store):
         """The session, or the last one: what a process needs that is to take it over."""
         return self._session
 
+    @property
+    def has_ended_session(self) -> bool:
+        """Whether a server has answered `close`. Otherwise the session ends in its time."""
+        return self._client.has_ended_session
+
     # -- operations ------------------------------------------------------------------------
 
     def multi(self, ops: Sequence[Op]) -> list[OpResult]:

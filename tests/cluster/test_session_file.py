@@ -19,6 +19,7 @@ from plog.cluster.zookeeper_store import ZooKeeperStore
 from plog.errors import DuplicateBrokerRegistration
 from plog.storage.filesystem import Filesystem
 from tests.compat.live_kafka import ZooKeeper
+from tests.servers import free_port
 
 WAIT_S = 40
 NODE = BrokerNode((Endpoint("PLAINTEXT", "127.0.0.1", 9092),), 0)
@@ -41,7 +42,7 @@ def test_registration_that_a_killed_broker_left_is_gone_at_once(
         BrokerRegistration(fresh, 7).register(NODE)
     assert end_last(tmp_path, connect, within_s=WAIT_S)
     assert BrokerRegistration(fresh, 7).register(NODE) > before
-    assert not end_last(tmp_path, connect, within_s=WAIT_S)
+    assert not end_last(tmp_path, connect, within_s=WAIT_S), "it is over"
     for store in killed, fresh:
         store.close()
 
@@ -56,14 +57,6 @@ def test_file_is_a_secret_and_goes_in_the_end(connect: str, tmp_path: Path) -> N
     forget(tmp_path)
 
 
-def test_session_that_is_over_is_forgotten(connect: str, tmp_path: Path) -> None:
-    store = ZooKeeperStore(connect)
-    remember(tmp_path, connect, store.session)
-    store.close()
-    assert not end_last(tmp_path, connect, within_s=WAIT_S)
-    assert not (tmp_path / SESSION_FILE).exists()
-
-
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"session": 1}', '{"session": "0x1"}'])
 def test_file_that_cannot_be_read_is_ignored(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, text: str
@@ -73,12 +66,29 @@ def test_file_that_cannot_be_read_is_ignored(
     assert "ignoring" in caplog.text
 
 
-def test_session_of_another_zookeeper_is_left_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("path", ["", "/", "/b", "/a/b"])
+def test_session_of_another_path_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
-    remember(tmp_path, "elsewhere:2181", Session(1, b"secret"))
+    remember(tmp_path, "127.0.0.1:1/a", Session(1, b"secret"))
     monkeypatch.setattr(session_file, "end_session", lambda *_, **__: pytest.fail("asked"))
-    assert not end_last(tmp_path, "127.0.0.1:1", within_s=1)
+    assert not end_last(tmp_path, f"127.0.0.1:1{path}", within_s=1)
+
+
+def test_session_is_ended_by_other_names_of_the_servers(connect: str, tmp_path: Path) -> None:
+    killed = ZooKeeperStore(connect)
+    remember(tmp_path, connect, killed.session)
+    server, _, path = connect.partition("/")
+    assert end_last(tmp_path, f"{server},127.0.0.1:{free_port()}/{path}/", within_s=WAIT_S)
+    killed.close()
+
+
+def test_session_that_this_zookeeper_does_not_know_is_kept(
+    zookeeper: ZooKeeper, tmp_path: Path
+) -> None:
+    remember(tmp_path, zookeeper.bootstrap, Session(1, bytes(16)))
+    assert not end_last(tmp_path, zookeeper.bootstrap, within_s=WAIT_S)
+    assert (tmp_path / SESSION_FILE).exists()
 
 
 @pytest.mark.parametrize("differs", ["boot", "device", "inode"])
