@@ -518,3 +518,11 @@ def error_for(code: int, message: str = "") -> KafkaError:
         name = "".join(word.capitalize() for word in known.name.split("_"))
         cls = type(name, (KafkaError,), {"code": known, "__module__": __name__})
     return cls(message or known.name)
+
+
+def code_name(code: int) -> str:
+    """Return Kafka's name of a code off the wire."""
+    try:
+        return ErrorCode(code).name
+    except ValueError:
+        return f"error code {code}"

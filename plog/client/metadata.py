@@ -24,6 +24,7 @@ from plog.errors import (
     NotController,
     RequestTimedOut,
     UnknownTopicOrPartition,
+    code_name,
     error_for,
 )
 from plog.protocol.messages.metadata import (
@@ -324,7 +325,7 @@ class Cluster:
         if topic.error_code != ErrorCode.NONE:
             if topic.error_code not in NOT_THERE:
                 self.errors[name] = error_for(
-                    topic.error_code, f"topic {name!r}: {_meaning(topic.error_code)}"
+                    topic.error_code, f"topic {name!r}: {code_name(topic.error_code)}"
                 )
             return
         info = self.topics[name] = TopicInfo(name, topic.topic_id, topic.is_internal)
@@ -400,10 +401,3 @@ def cluster_of(
     if isinstance(servers, Cluster):
         return servers, False
     return Cluster(servers, client_id=client_id, request_timeout_ms=request_timeout_ms), True
-
-
-def _meaning(code: int) -> str:
-    try:
-        return ErrorCode(code).name
-    except ValueError:
-        return f"error code {code}"

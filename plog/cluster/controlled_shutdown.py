@@ -14,7 +14,14 @@ from plog.cluster.controller import Controller
 from plog.cluster.member import Member
 from plog.cluster.metadata_cache import MetadataCache
 from plog.cluster.peers import Peers
-from plog.errors import ErrorCode, NotController, PlogError, error_for
+from plog.errors import (
+    BrokerNotAvailable,
+    ErrorCode,
+    NotController,
+    PlogError,
+    code_name,
+    error_for,
+)
 from plog.protocol.messages.replication import (
     ControlledShutdownRequest,
     ControlledShutdownResponse,
@@ -79,11 +86,17 @@ async def _asked(
 
 async def _ask(controller_id: int, broker_id: int, fence: ControlFence, peers: Peers) -> int:
     if controller_id < 0:
-        raise NotController("there is no controller")
+        raise NotController("no controller is known")
+    if controller_id == broker_id:
+        raise NotController("this broker is no longer the controller, and knows no other")
     request = ControlledShutdownRequest(broker_id=broker_id, broker_epoch=fence.broker_epoch)
-    response = await asyncio.wrap_future(
-        peers.ask(controller_id, request, ControlledShutdownResponse)
-    )
-    if response.error_code != ErrorCode.NONE:
-        raise error_for(response.error_code, f"broker {controller_id} refuses")
+    try:
+        response = await asyncio.wrap_future(
+            peers.ask(controller_id, request, ControlledShutdownResponse)
+        )
+    except PlogError as error:
+        raise BrokerNotAvailable(f"controller {controller_id}: {error}") from error
+    code = response.error_code
+    if code != ErrorCode.NONE:
+        raise error_for(code, f"controller {controller_id} answered {code_name(code)}")
     return len(response.remaining_partitions)
