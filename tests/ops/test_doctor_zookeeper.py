@@ -80,6 +80,20 @@ def test_path_without_a_cluster_is_found(
         assert store.exists("/wrong") is None, "the doctor changes nothing"
 
 
+def test_store_that_is_not_moved_yet_is_the_only_fault(
+    zookeeper: ZooKeeper, tmp_path: Path
+) -> None:
+    alone = BrokerProcess(tmp_path, overrides={"broker.id": 7})
+    with alone:
+        pass
+    target = f"{zookeeper.bootstrap}/{uuid.uuid4()}"
+    found = examine(properties_of(alone, zookeeper_connect=target))
+    (text,) = failures(found)
+    assert text.endswith("is this broker's own store, but zookeeper.connect is set")
+    text = f"no cluster is at {target} yet: plog move-store creates it"
+    assert (Verdict.OK, text) in of_zookeeper(found)
+
+
 def test_another_cluster_is_found(
     stopped: BrokerProcess, zookeeper: ZooKeeper, tmp_path: Path
 ) -> None:

@@ -57,7 +57,7 @@ def examine_zookeeper(
             makes_root=False,
         )
         with closing(store):
-            yield from _cluster(store, connect, log_dirs, running)
+            yield from _cluster(store, connect, log_dirs, running, is_to_move=bool(own))
             _check_access(store)
     except (SessionLost, Unreachable) as error:
         advice = "a broker that starts waits for it, then gives up; one that runs serves clients on"
@@ -88,15 +88,21 @@ def _server(server: str) -> Finding:
 
 
 def _cluster(
-    store: Store, connect: str, log_dirs: Sequence[Path], running: RunningBroker | None
+    store: Store,
+    connect: str,
+    log_dirs: Sequence[Path],
+    running: RunningBroker | None,
+    *,
+    is_to_move: bool,
 ) -> Findings:
     if store.exists(MARK) is not None:
         text = f"a move of a store to {connect} was interrupted"
         yield Finding(WHAT, Verdict.FAILURE, text, "run plog move-store --execute again")
     known = _known_cluster(log_dirs)
     if store.exists(znodes.CLUSTER_ID) is None:
-        if known is None:
-            text = f"no cluster is at {connect} yet: the first broker creates it"
+        if known is None or is_to_move:
+            creator = "plog move-store" if is_to_move else "the first broker"
+            text = f"no cluster is at {connect} yet: {creator} creates it"
             yield Finding(WHAT, Verdict.OK, text)
         else:
             text = f"no cluster is at {connect}, but the log directories belong to {known}"
