@@ -196,7 +196,11 @@ def show() -> None:
     if live:
         click.echo()
         plog = [sys.executable, "-m", "plog", "cluster", "-b", ",".join(live)]
-        sys.exit(subprocess.run(plog, check=False).returncode)
+        status = subprocess.run(plog, check=False).returncode
+        if away := [name for name in names() if running(name) is None]:
+            start = f"`bin/cluster start` starts what does not run: {', '.join(away)}"
+            click.echo(f"bin/cluster: {start}", err=True)
+        sys.exit(status)
 
 
 def stop() -> None:

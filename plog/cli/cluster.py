@@ -20,6 +20,8 @@ from plog.cli.output import (
 
 if TYPE_CHECKING:
     from plog.client.cluster_admin import BrokerOverview, ClusterOverview
+    from plog.errors import KafkaError
+
 BROKER_COLUMNS = [
     "Broker",
     "Address",
@@ -46,9 +48,10 @@ def command(bootstrap: str, as_json: bool, show_apis: bool) -> None:
     is in force at a level between the lowest and the highest that the brokers support (see `plog
     features`).
 
-    A partition without a leader is offline: clients cannot write or read it. An under-replicated
-    partition has replicas that are not in sync. A line names brokers with few partitions, as one
-    that has just joined. Exit status 1 means that a broker did not answer.
+    A partition without a leader is offline: clients cannot write or read it. Nor can they if the
+    leader is unreachable, as one that was just killed: the controller does not know it yet. An
+    under-replicated partition has replicas that are not in sync. A line names brokers with few
+    partitions, as one that has just joined. Exit status 1 means that a broker did not answer.
     """
     from plog.client.cluster_admin import ClusterAdmin
 
@@ -58,8 +61,19 @@ def command(bootstrap: str, as_json: bool, show_apis: bool) -> None:
         print_json(_json(cluster))
     else:
         _print(cluster, show_apis=show_apis)
-    faults = [broker.fault for broker in cluster.brokers] + [cluster.features_fault]
+    faults = [_fault(broker) for broker in cluster.brokers] + [cluster.features_fault]
     raise_all(distinct(fault for fault in faults if fault is not None))
+
+
+def _fault(broker: BrokerOverview) -> KafkaError | None:
+    """Return why a broker is not described, and what to do about one of this cluster."""
+    from plog.client.connection import BrokerUnreachable
+    from plog.errors import NetworkException
+
+    if not isinstance(broker.fault, BrokerUnreachable):
+        return broker.fault
+    text = f"broker {broker.node.node_id} does not answer: {broker.fault} (start it again)"
+    return NetworkException(text)
 
 
 def _json(cluster: ClusterOverview) -> dict[str, Any]:
@@ -87,6 +101,7 @@ def _json(cluster: ClusterOverview) -> dict[str, Any]:
         "internal_topics": sum(topic.is_internal for topic in cluster.topics),
         "partitions": sum(len(topic.partitions) for topic in cluster.topics),
         "offline": [str(at) for at in cluster.offline],
+        "leader_unreachable": [str(at) for at in cluster.leader_unreachable],
         "under_replicated": [str(at) for at in cluster.under_replicated],
     }
 
@@ -145,6 +160,7 @@ def _print(cluster: ClusterOverview, *, show_apis: bool) -> None:
     )
     for name, partitions in (
         ("Offline", cluster.offline),
+        ("Leader unreachable", cluster.leader_unreachable),
         ("Under-replicated", cluster.under_replicated),
     ):
         if partitions:

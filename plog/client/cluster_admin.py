@@ -6,13 +6,13 @@ error of one broker does not hide the others.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from plog.client.admin import BROKER, Admin, FeatureLevels
 from plog.client.administration import Administration
-from plog.client.metadata import Node, TopicInfo
-from plog.errors import KafkaError
+from plog.client.metadata import Node, PartitionInfo, TopicInfo
+from plog.errors import KafkaError, NetworkException, RequestTimedOut
 from plog.types import TopicPartition
 
 LISTENERS, ADVERTISED = "listeners", "advertised.listeners"
@@ -91,21 +91,32 @@ class ClusterOverview(NamedTuple):
     @property
     def offline(self) -> list[TopicPartition]:
         """The partitions without a leader."""
-        return [
-            TopicPartition(topic.name, index)
-            for topic in self.topics
-            for index, part in sorted(topic.partitions.items())
-            if part.leader_id < 0
-        ]
+        return self._where(lambda part: part.leader_id < 0)
+
+    @property
+    def leader_unreachable(self) -> list[TopicPartition]:
+        """The partitions that have a leader which does not answer.
+
+        It may have been killed: the controller hears of it once its session has ended.
+        """
+        silent = {
+            one.node.node_id
+            for one in self.brokers
+            if isinstance(one.fault, NetworkException | RequestTimedOut)
+        }
+        return self._where(lambda part: part.leader_id in silent)
 
     @property
     def under_replicated(self) -> list[TopicPartition]:
         """The partitions with replicas that are not in sync."""
+        return self._where(lambda part: len(part.isr) < len(part.replicas))
+
+    def _where(self, is_meant: Callable[[PartitionInfo], bool]) -> list[TopicPartition]:
         return [
             TopicPartition(topic.name, index)
             for topic in self.topics
             for index, part in sorted(topic.partitions.items())
-            if len(part.isr) < len(part.replicas)
+            if is_meant(part)
         ]
 
 

@@ -63,11 +63,14 @@ class Pair(FakeBroker):
     Args:
         configs: of each broker.
         replicas: the brokers of each partition; only the first one is in sync.
+        leader: of all partitions.
     """
 
-    def __init__(self, configs: dict[str, str], replicas: Sequence[Sequence[int]]) -> None:
+    def __init__(
+        self, configs: dict[str, str], replicas: Sequence[Sequence[int]], leader: int = -1
+    ) -> None:
         super().__init__(partitions=len(replicas))
-        self.configs, self.replicas = configs, replicas
+        self.configs, self.replicas, self.leader = configs, replicas, leader
         self.answers[ApiKey.DESCRIBE_CONFIGS] = self._configs
 
     def api_versions(self, request, header):
@@ -82,7 +85,8 @@ class Pair(FakeBroker):
         answer.brokers.append(second)
         answer.topics = [self.describe("t")]
         for part, brokers in zip(answer.topics[0].partitions, self.replicas, strict=True):
-            part.leader_id, part.replica_nodes, part.isr_nodes = -1, [*brokers], [brokers[0]]
+            part.leader_id, part.isr_nodes = self.leader, [brokers[0]]
+            part.replica_nodes = [*brokers]
         return answer
 
     def _configs(self, request: DescribeConfigsRequest, header):
@@ -131,6 +135,23 @@ def test_broker_without_an_answer_hides_nothing(call, configs, software, coordin
         text = call("cluster", "-b", fake.bootstrap, status=1).stdout.decode()
         assert "Offline: t-0, t-1, t-2, t-3, t-4, t-5, t-6, t-7, t-8, t-9 and 2 more" in text
         assert "Under-replicated: t-0\n" in text
+
+
+def test_partitions_of_a_broker_that_does_not_answer_are_named(call):
+    """Its session may last: the controller has not taken the leaderships away yet."""
+    with Pair(PLOG_CONFIGS, [(2,), (2,)], leader=2) as fake:
+        done = call("cluster", "-b", fake.bootstrap, status=1)
+        assert "0 offline, 0 under-replicated" in done.stdout.decode()
+        assert "\nLeader unreachable: t-0, t-1\n" in done.stdout.decode()
+        (line,) = done.stderr.decode().splitlines()
+        assert line.startswith("plog: broker 2 does not answer: ")
+        assert "Connection refused" in line
+        assert line.endswith(" (start it again)")
+        cluster = json.loads(call("cluster", "-b", fake.bootstrap, "--json", status=1).stdout)
+        assert cluster["leader_unreachable"] == ["t-0", "t-1"]
+    with Pair(PLOG_CONFIGS, [(1,)], leader=1) as fake:
+        text = call("cluster", "-b", fake.bootstrap, status=1).stdout.decode()
+        assert "Leader unreachable" not in text
 
 
 PLOG_CONFIGS = {"flush.before.ack": "true"}
