@@ -126,7 +126,7 @@ class ReplicaManager:
         # Refused for logs that have been recovered since.
         self._recovered: set[TopicPartition] = set()
         self._partitions: dict[TopicPartition, Partition] = {}
-        # Without the controller's word for too long.
+        # Without a role for too long.
         self._not_awaited: set[TopicPartition] = set()
         self._by_id: dict[tuple[uuid.UUID, int], Partition] = {}
         self._by_topic: dict[str, dict[int, Partition]] = {}
@@ -160,7 +160,7 @@ class ReplicaManager:
         """Return the partition if it has a replica here."""
         return self._partitions.get(topic_partition)
 
-    def is_untold(self, topic_partition: TopicPartition) -> bool:
+    def lacks_role(self, topic_partition: TopicPartition) -> bool:
         """Whether its log is here, and the controller has not said who leads it since the start."""
         return (
             topic_partition not in self._partitions
@@ -169,7 +169,7 @@ class ReplicaManager:
         )
 
     def await_no_more(self, topic_partitions: Iterable[TopicPartition]) -> None:
-        """Take these for told: nobody is to wait for the controller's word on them again."""
+        """Let no later request wait for the roles of these."""
         self._not_awaited.update(topic_partitions)
 
     def leader(
@@ -413,7 +413,7 @@ class ReplicaManager:
         self._partitions[at] = partition
         self._by_id[partition.topic_id, at.partition] = partition
         self._by_topic.setdefault(at.topic, {})[at.partition] = partition
-        if is_first:  # told by its role already, but could not be found then
+        if is_first:  # the role woke those who wait, when it could not be found here yet
             self._on_change(at)
 
     def _log_of(

@@ -57,7 +57,7 @@ MOST_EXPANDERS = 8
 """As many threads expand batches for the handlers, or as many as there are processors."""
 MAX_TOGETHER = 1000
 """Parts of a request that wait at the same time."""
-MOST_UNTOLD_MS = 5_000
+MAX_ROLE_WAIT_MS = 5_000
 """For so long a broker that has started expects the controller's first word on a partition."""
 MIN_STORE_MS = 1_000
 """The coordination store may take so long to answer whatever the timeout of a request."""
@@ -214,24 +214,26 @@ class Context:
                 wait.silence = str(silent)
                 raise
 
-    async def until_told(self, places: Iterable[TopicPartition], timeout_ms: int) -> None:
+    async def until_roles_are_known(
+        self, places: Iterable[TopicPartition], timeout_ms: int
+    ) -> None:
         """Wait until the controller has said who leads the partitions whose logs are here.
 
         A broker that starts listens before it hears that. Of requests that were sent together it
         would refuse the first and take the next, and a producer would miss numbers in its sequence.
         """
         replicas = self.services.replicas
-        untold = [at for at in places if replicas.is_untold(at)]
-        if not untold:
+        without_role = [at for at in places if replicas.lacks_role(at)]
+        if not without_role:
             return
         with self.connection.aside():
-            is_told = await self.services.purgatory.wait(
-                untold,
-                min(timeout_ms, MOST_UNTOLD_MS),
-                lambda: not any(map(replicas.is_untold, untold)),
+            is_known = await self.services.purgatory.wait(
+                without_role,
+                min(timeout_ms, MAX_ROLE_WAIT_MS),
+                lambda: not any(map(replicas.lacks_role, without_role)),
             )
-        if not is_told:
-            replicas.await_no_more(untold)
+        if not is_known:
+            replicas.await_no_more(without_role)
 
     async def each(self, make: Callable[[T], R], items: Iterable[T]) -> list[R]:
         """Make the parts of an answer, and let others have their requests handled in between.

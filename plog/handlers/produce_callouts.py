@@ -99,7 +99,7 @@ async def decide(ctx: Context, callout: ProduceCallout) -> Decided:
         CloseConnection: one is refused, and the client wants no response.
     """
     asked = [Asked(TopicPartition(one.topic, one.partition), one.records) for one in callout.asked]
-    await ctx.until_told([one.at for one in asked], callout.timeout_ms)
+    await ctx.until_roles_are_known([one.at for one in asked], callout.timeout_ms)
     asked = await _with_permission(ctx, callout, asked)
     outcomes = await append_all(ctx, callout.acks, asked)
     refusals = [one for one in outcomes if isinstance(one, Refusal)]

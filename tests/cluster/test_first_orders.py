@@ -64,16 +64,16 @@ def test_requests_that_were_sent_together_are_taken_or_refused_together(brokers:
 def test_one_request_waits_in_vain_and_no_later_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(context, "MOST_UNTOLD_MS", 100)
+    monkeypatch.setattr(context, "MAX_ROLE_WAIT_MS", 100)
     running = Running(tmp_path)
     try:
         topic, _ = create_topic(running.wire)
         at = TopicPartition(topic, 0)
         replicas = running.broker._replicas
         replicas._partitions.pop(at)._withdraw()
-        assert replicas.is_untold(at)
+        assert replicas.lacks_role(at)
         (part,) = flat(running.wire.ask(produce_request([(topic, 0, make_batch())]), 9))
         assert part.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
-        assert not replicas.is_untold(at)
+        assert not replicas.lacks_role(at)
     finally:
         running.stop()

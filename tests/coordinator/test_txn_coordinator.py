@@ -257,7 +257,7 @@ def test_marker_is_owed_though_the_partition_cannot_be_looked_at(
         appends = Appends()
         appends.refusal = TransactionCoordinatorFenced("by hand")
         appends.look_failure = ValueError("a response that does not fit")
-        made, txn = scene(Metadata(TRANSACTIONS_TOPIC, AT.topic), appends)
+        made, txn = scene(Metadata(), appends)
         made.start()
         await turns()
         assert txn.value is DECIDED
@@ -272,7 +272,7 @@ def test_id_whose_value_cannot_be_stored_for_a_bug_is_answered() -> None:
     async def run() -> None:
         appends = Appends()
         appends.store_refusal = RuntimeError("a bug")
-        made, _ = scene(Metadata(TRANSACTIONS_TOPIC, AT.topic), appends)
+        made, _ = scene(Metadata(), appends)
         async with asyncio.timeout(60):
             answer = await made.init("another", 1000, None)
         assert answer.error is ErrorCode.UNKNOWN_SERVER_ERROR

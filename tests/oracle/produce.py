@@ -140,7 +140,7 @@ async def produce(ctx: Context, request: ProduceRequest) -> ProduceResponse | No
         for topic in request.topic_data
         for data in topic.partition_data
     ]
-    await ctx.until_told([one.at for one in asked], request.timeout_ms)
+    await ctx.until_roles_are_known([one.at for one in asked], request.timeout_ms)
     parts = await append_all(ctx, request.acks, request.transactional_id, asked)
     if request.acks == ACKS_ALL:
         await _wait_until_safe(ctx, parts, request.timeout_ms)
