@@ -10,7 +10,7 @@ from __future__ import annotations
 import tempfile
 import uuid
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,6 +22,7 @@ from tests.planes import Plane, plane_of
 from tests.waiting import until
 
 if TYPE_CHECKING:
+    from plog.client.admin import Admin
     from tests.servers import BrokerProcess
 
 IN_EVERY_RUN = (
@@ -167,24 +168,30 @@ def close() -> None:
 
 def until_topic_is_known(bootstrap: str, name: str) -> None:
     """Wait until every broker knows the leaders of a new topic, as on one broker each does."""
-    from plog.client.admin import Admin
-
-    for address in bootstrap.split(",") if "," in bootstrap else ():
-        with Admin(address) as admin:
-            until(lambda admin=admin: name in admin.topics(), f"{name} known")
-            until(
-                lambda admin=admin: all(
-                    one.leader_id >= 0 for one in admin.topic(name).partitions.values()
-                ),
-                f"leaders of {name} known",
-            )
+    if "," in bootstrap:
+        until_each(bootstrap, lambda admin: is_led(admin, name))
 
 
 def until_each_knows_all(brokers: Sequence[BrokerProcess]) -> None:
     """Wait until every broker knows all, and their controller."""
+    bootstrap = ",".join(f"127.0.0.1:{one.port}" for one in brokers)
+    until_each(bootstrap, lambda admin: len(admin.nodes()) == len(brokers))
+    until_each(bootstrap, lambda admin: admin.controller_id() >= 0)
+
+
+def until_each(bootstrap: str, is_so: Callable[[Admin], bool]) -> None:
+    """Wait until something is so as every broker says: a client may ask any of them."""
     from plog.client.admin import Admin
 
-    for one in brokers:
-        with Admin(f"127.0.0.1:{one.port}") as admin:
-            until(lambda admin=admin: len(admin.nodes()) == len(brokers), "all known")
-            until(lambda admin=admin: admin.controller_id() >= 0, "the controller known")
+    for address in bootstrap.split(","):
+        with Admin(address) as admin:
+            until(lambda admin=admin: is_so(admin), f"so, as {address} says")
+
+
+def is_led(admin: Admin, topic: str, partitions: int | None = None) -> bool:
+    """Return whether a broker knows the leaders of all partitions, and that there are so many."""
+    if topic not in admin.topics():
+        return False
+    found = admin.topic(topic).partitions
+    has_all = partitions is None or len(found) == partitions
+    return has_all and all(one.leader_id >= 0 for one in found.values())

@@ -20,6 +20,7 @@ from kafka import KafkaAdminClient
 
 from tests.compat.clients import PATIENCE_S
 from tests.servers import BrokerProcess
+from tests.several_brokers import is_led, until_each
 
 NewTopicFixture = Callable[..., str]
 
@@ -46,6 +47,7 @@ def fill(broker: BrokerProcess, topic: str, count: int, **settings: object) -> N
 def test_topic_created_described_and_deleted(admin: AdminClient, broker: BrokerProcess) -> None:
     topic = NewTopic("adm-1", num_partitions=3, config={"retention.ms": "1234567"})
     admin.create_topics([topic])["adm-1"].result(PATIENCE_S)
+    until_each(broker.bootstrap, lambda own: is_led(own, "adm-1", 3))
     described = admin.list_topics(timeout=PATIENCE_S).topics["adm-1"]
     assert sorted(described.partitions) == [0, 1, 2]
     assert {p.leader for p in described.partitions.values()} == set(broker.ids)
@@ -53,6 +55,7 @@ def test_topic_created_described_and_deleted(admin: AdminClient, broker: BrokerP
         admin.create_topics([topic])["adm-1"].result(PATIENCE_S)
     assert refused.value.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS
     admin.delete_topics(["adm-1"])["adm-1"].result(PATIENCE_S)
+    until_each(broker.bootstrap, lambda own: "adm-1" not in own.topics())
     assert "adm-1" not in admin.list_topics(timeout=PATIENCE_S).topics
 
 
@@ -78,10 +81,11 @@ def test_more_replicas_than_brokers_are_refused(admin: AdminClient) -> None:
 
 
 def test_partitions_are_added_and_never_taken_away(
-    admin: AdminClient, new_topic: NewTopicFixture
+    admin: AdminClient, broker: BrokerProcess, new_topic: NewTopicFixture
 ) -> None:
     topic = new_topic(partitions=2)
     admin.create_partitions([NewPartitions(topic, 5)])[topic].result(PATIENCE_S)
+    until_each(broker.bootstrap, lambda own: is_led(own, topic, 5))
     assert len(admin.list_topics(topic, timeout=PATIENCE_S).topics[topic].partitions) == 5
     with pytest.raises(KafkaException) as refused:
         admin.create_partitions([NewPartitions(topic, 3)])[topic].result(PATIENCE_S)

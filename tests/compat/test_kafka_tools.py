@@ -23,6 +23,7 @@ from tests.compat.kafka_tools import TOOLS, Tools
 from tests.coordinator.conftest import await_coordinator
 from tests.handlers.wire import speak
 from tests.servers import BrokerProcess
+from tests.several_brokers import is_led, until_each
 from tests.waiting import until
 
 pytestmark = pytest.mark.parametrize("tools", TOOLS, ids=repr)
@@ -74,7 +75,7 @@ def test_topics_are_made_described_changed_and_deleted(tools: Tools, broker: Bro
             "cleanup.policy": ("compact,delete", "topic"),
         }
         topics("--alter", "--topic", name, "--partitions", 5)
-        until(lambda: sorted(admin.topic(name).partitions) == [0, 1, 2, 3, 4], "all known")
+        until_each(broker.bootstrap, lambda own: is_led(own, name, 5))
         send(broker, name, 1, 4)
         assert [
             one.value for one in Confluent().consume(broker.bootstrap, name, 1, partition=4)

@@ -28,6 +28,7 @@ from tests.coordinator.conftest import GROUP, TRANSACTION
 from tests.group_members import member
 from tests.handlers.wire import NOW_MS
 from tests.routed import Routed
+from tests.several_brokers import is_led
 from tests.transactions.hanging import leave_hanging
 from tests.transactions.transactor import Transactor, read
 from tests.waiting import until
@@ -83,14 +84,6 @@ def topic(brokers: Brokers) -> str:
 
 def fresh(prefix: str) -> str:
     return f"{prefix}{next(_numbers)}"
-
-
-def is_led(admin: Admin, topic: str, partitions: int) -> bool:
-    """Return whether a broker knows the leaders of all partitions."""
-    if topic not in admin.topics():
-        return False
-    found = admin.topic(topic).partitions
-    return len(found) == partitions and all(one.leader_id >= 0 for one in found.values())
 
 
 def write(brokers: Brokers, topic: str, values: Mapping[int, Sequence[bytes]]) -> None:
