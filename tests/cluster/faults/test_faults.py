@@ -102,14 +102,14 @@ def one_run(
 def test_broker_fails(
     one_server: Ensemble, tmp_path: Path, record_property: Say, strike: Strike, role: Role
 ) -> None:
-    brokers = Brokers(tmp_path, one_server.connect, **SETTINGS)
+    brokers = Brokers(tmp_path, one_server.bootstrap, **SETTINGS)
     one_run(tmp_path, one_server, brokers, strike, role, record_property, times=LONG_STRIKES)
 
 
 @pytest.mark.long
 @pytest.mark.timeout(300)
 def test_zookeeper_restarts(one_server: Ensemble, tmp_path: Path, record_property: Say) -> None:
-    brokers = Brokers(tmp_path, one_server.connect, **SETTINGS)
+    brokers = Brokers(tmp_path, one_server.bootstrap, **SETTINGS)
     strike, role = strikes.restart_zookeeper, Role.LEADER
     one_run(tmp_path, one_server, brokers, strike, role, record_property, times=LONG_STRIKES)
 
@@ -150,7 +150,7 @@ def test_network_is_cut(
 def test_broker_fails_once(
     one_server: Ensemble, tmp_path: Path, record_property: Say, strike: Strike, role: Role
 ) -> None:
-    brokers = Brokers(tmp_path, one_server.connect, **SETTINGS)
+    brokers = Brokers(tmp_path, one_server.bootstrap, **SETTINGS)
     one_run(tmp_path, one_server, brokers, strike, role, record_property)
 
 
