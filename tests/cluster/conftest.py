@@ -65,3 +65,11 @@ def embedded(log_dirs: list[Path], clock: ManualClock) -> Iterator[EmbeddedStore
     opened = EmbeddedStore(log_dirs, clock=clock)
     yield opened
     opened.close()
+
+
+@pytest.fixture
+def own_zookeeper(tmp_path: Path) -> Iterator[Ensemble]:
+    """A server that the test may stop, suspend, or give other data."""
+    running = Ensemble(tmp_path / "zookeeper", 1)
+    yield running
+    running.close()

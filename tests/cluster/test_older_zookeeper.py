@@ -17,15 +17,8 @@ from tests.servers import BrokerProcess
 
 
 @pytest.fixture
-def zookeeper(tmp_path: Path) -> Iterator[Ensemble]:
-    running = Ensemble(tmp_path / "zookeeper", 1)
-    yield running
-    running.close()
-
-
-@pytest.fixture
-def broker(tmp_path: Path, zookeeper: Ensemble) -> Iterator[BrokerProcess]:
-    connect = f"{zookeeper.bootstrap}/{uuid.uuid4()}"
+def broker(tmp_path: Path, own_zookeeper: Ensemble) -> Iterator[BrokerProcess]:
+    connect = f"{own_zookeeper.bootstrap}/{uuid.uuid4()}"
     made = BrokerProcess(tmp_path, overrides={"broker.id": 0, "zookeeper.connect": connect})
     yield made
     made.kill()
@@ -38,23 +31,23 @@ def write(broker: BrokerProcess, topic: str, value: str) -> None:
 
 
 def test_older_copy_loses_later_topics_but_no_records(
-    broker: BrokerProcess, zookeeper: Ensemble, tmp_path: Path
+    broker: BrokerProcess, own_zookeeper: Ensemble, tmp_path: Path
 ) -> None:
     data, copy = tmp_path / "zookeeper" / "1" / "version-2", tmp_path / "copy"
     with broker, Admin(broker.bootstrap) as admin:
         admin.create_topic("t")
         write(broker, "t", "before")
-    zookeeper.kill(1)
+    own_zookeeper.kill(1)
     shutil.copytree(data, copy)
-    zookeeper.start(1)
+    own_zookeeper.start(1)
     with broker, Admin(broker.bootstrap) as admin:
         write(broker, "t", "after")
         admin.create_topic("later")
         write(broker, "later", "of a later topic")
-    zookeeper.kill(1)
+    own_zookeeper.kill(1)
     shutil.rmtree(data)
     copy.rename(data)
-    zookeeper.start(1)
+    own_zookeeper.start(1)
     with broker, Admin(broker.bootstrap) as admin:
         assert "later" not in admin.topics()
         # A producer id that was given out again would make this a duplicate of the record before.

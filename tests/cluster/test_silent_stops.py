@@ -17,17 +17,10 @@ SESSION_MS = 60_000
 
 
 @pytest.fixture
-def zookeeper(tmp_path: Path) -> Iterator[Ensemble]:
-    running = Ensemble(tmp_path / "zookeeper", 1)
-    yield running
-    running.close()
-
-
-@pytest.fixture
-def brokers(tmp_path: Path, zookeeper: Ensemble) -> Iterator[Brokers]:
+def brokers(tmp_path: Path, own_zookeeper: Ensemble) -> Iterator[Brokers]:
     running = Brokers(
         tmp_path,
-        zookeeper.bootstrap,
+        own_zookeeper.bootstrap,
         2,
         zookeeper_session_timeout_ms=SESSION_MS,
         controlled_shutdown_enable="false",
@@ -43,12 +36,12 @@ def broker(brokers: Brokers) -> BrokerProcess:
 
 
 def test_broker_that_stopped_without_zookeeper_starts_at_once(
-    broker: BrokerProcess, zookeeper: Ensemble
+    broker: BrokerProcess, own_zookeeper: Ensemble
 ) -> None:
-    zookeeper.kill(1)
+    own_zookeeper.kill(1)
     broker.stop()
     assert (broker.log_dirs[0] / SESSION_FILE).exists()
-    zookeeper.start(1)
+    own_zookeeper.start(1)
     broker.start()
     assert broker.log.count("of the process before") == 1
     broker.stop()
@@ -56,11 +49,11 @@ def test_broker_that_stopped_without_zookeeper_starts_at_once(
 
 
 def test_killed_broker_starts_at_once_with_other_names_of_the_servers(
-    broker: BrokerProcess, zookeeper: Ensemble
+    broker: BrokerProcess, own_zookeeper: Ensemble
 ) -> None:
     broker.kill()
     path = str(broker.overrides["zookeeper.connect"]).partition("/")[2]
-    address = zookeeper.address(1)
+    address = own_zookeeper.address(1)
     broker.overrides["zookeeper.connect"] = f"{address},{address}/{path}"
     broker.start()
     assert broker.log.count("of the process before") == 1

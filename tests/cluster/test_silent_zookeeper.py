@@ -26,17 +26,10 @@ IN_THE_END = {ErrorCode.NONE, ErrorCode.REQUEST_TIMED_OUT}
 
 
 @pytest.fixture
-def zookeeper(tmp_path: Path) -> Iterator[Ensemble]:
-    running = Ensemble(tmp_path / "zookeeper", 1)
-    yield running
-    running.close()
-
-
-@pytest.fixture
-def broker(tmp_path: Path, zookeeper: Ensemble) -> Iterator[BrokerProcess]:
+def broker(tmp_path: Path, own_zookeeper: Ensemble) -> Iterator[BrokerProcess]:
     brokers = Brokers(
         tmp_path,
-        zookeeper.bootstrap,
+        own_zookeeper.bootstrap,
         1,
         queued_max_requests=MOST,
         zookeeper_session_timeout_ms=SESSION_MS,
@@ -59,12 +52,12 @@ def describing(_: int) -> Struct:
 
 @pytest.mark.parametrize(("make", "version"), [(creating, 5), (describing, 1)])
 def test_suspended_zookeeper_keeps_no_other_requests_waiting(
-    zookeeper: Ensemble, broker: BrokerProcess, make: Callable[[int], Struct], version: int
+    own_zookeeper: Ensemble, broker: BrokerProcess, make: Callable[[int], Struct], version: int
 ) -> None:
     wire = speak(broker.port)
     create_topic(wire, "t")
     waiting = Clients(broker.port)
-    zookeeper.pause(1)
+    own_zookeeper.pause(1)
     for number in range(MOST):
         waiting.send(make(number), version)
     metadata = MetadataRequest(topics=[MetadataRequestTopic(name="t")])
@@ -72,7 +65,7 @@ def test_suspended_zookeeper_keeps_no_other_requests_waiting(
         (answer,) = ask_alone(broker.port, metadata, 4)
         assert {*codes_of(answer)} == {ErrorCode.NONE}
     assert waiting.answered == 0
-    zookeeper.pause(1, goes_on=True)
+    own_zookeeper.pause(1, goes_on=True)
     for answer in waiting.receive():
         assert {*codes_of(answer)} <= IN_THE_END
     wire.close()
