@@ -26,7 +26,7 @@ from typing import NamedTuple
 import bench_load
 import click
 from bench import commit
-from bench_cluster_brokers import Broker, Cluster, Usage, running
+from bench_cluster_brokers import SLEEPER_WAKE_UPS, Broker, Cluster, Usage, running, sleeper
 from bench_machine import busy_cpu_s
 from bench_report import put_between
 from rich.console import Console
@@ -92,6 +92,8 @@ def rows(extent: Extent) -> list[Row]:
         Row("starting_ready", "three at once: the last one ready", "s", None),
         Row("rss", "one of three: idle, RSS", "MB", 90.0),
         Row("cpu", "one of three: idle, processor", "%", 1.0),
+        Row("wakes", "one of three: idle, wake-ups", "/s", None),
+        Row("sleeper_cpu", f"a process that only sleeps, {SLEEPER_WAKE_UPS} wake-ups/s", "%", None),
         Row("many_rss", f"one of three: idle with {many}, RSS", "MB", None),
         Row("many_cpu", f"one of three: idle with {many}, processor", "%", None),
         Row("create_one", f"{topics}: one request", "s", 3.0),
@@ -130,12 +132,15 @@ class Round:
     def _measure_alone(self, alone: Broker) -> None:
         alone.start()
         self.figures["alone_ready"] = alone.ready_s()
-        self._note_usage(Usage([alone], self._extent.idle_s), "alone_")
+        self._note_usage(Usage([alone.pid], self._extent.idle_s), "alone_")
         alone.stop()
+        with sleeper() as pid:
+            self._note_usage(Usage([pid], self._extent.idle_s), "sleeper_")
 
     def _note_usage(self, usage: Usage, prefix: str) -> None:
         self.figures[f"{prefix}rss"] = usage.rss_mb
         self.figures[f"{prefix}cpu"] = usage.cpu_percent
+        self.figures[f"{prefix}wakes"] = usage.wake_ups
 
     def _measure_starts(self, cluster: Cluster) -> None:
         self.figures["starting_ready"] = cluster.start()
@@ -149,7 +154,9 @@ class Round:
 
     def _measure_idle(self, cluster: Cluster, prefix: str) -> None:
         cluster.hang_up()
-        self._note_usage(Usage(cluster.brokers, self._extent.idle_s), prefix)
+        self._note_usage(
+            Usage([broker.pid for broker in cluster.brokers], self._extent.idle_s), prefix
+        )
 
     def _measure_creations(self, cluster: Cluster) -> None:
         """Time topics from the first request on, until every broker knows all their leaders."""

@@ -10,12 +10,12 @@ import http.client
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import bench_load
-from bench_machine import cpu_s_of, memory_of
+from bench_machine import cpu_s_of, memory_of, wake_ups_of
 
 sys.path.insert(0, str(bench_load.ROOT))
 
@@ -38,6 +38,8 @@ PATIENCE_S = 120.0
 PAUSE_S = 0.01
 STOP_TIMEOUT_S = 60.0
 NO_LEADER = -1
+SLEEPER_WAKE_UPS = 5
+SLEEPER_START_S = 1.0
 
 
 def until(happened: Callable[[], bool], what: str) -> None:
@@ -157,21 +159,43 @@ class Broker:
 
 
 class Usage:
-    """Memory and processor time of idle brokers."""
+    """Memory, processor time and wake-ups of idle processes.
 
-    def __init__(self, brokers: Iterable[Broker], seconds: float) -> None:
-        pids = [broker.pid for broker in brokers]
-        before = [cpu_s_of(pid) for pid in pids]
+    Attributes:
+        rss_mb: of the largest.
+        cpu_percent: of the busiest, in percent of a processor.
+        wake_ups: a second, of the one that wakes most often.
+    """
+
+    def __init__(self, pids: Sequence[int], seconds: float) -> None:
+        before = [(cpu_s_of(pid), wake_ups_of(pid)) for pid in pids]
         begun_s = time.monotonic()
         time.sleep(seconds)
         passed_s = time.monotonic() - begun_s
         self.rss_mb = max(memory_of(pid).rss_mb for pid in pids)
-        """Of the largest."""
-        self.cpu_percent = max(
-            (cpu_s_of(pid) - used_s) / passed_s * 100
-            for pid, used_s in zip(pids, before, strict=True)
-        )
-        """Of the busiest, in percent of a processor."""
+        used = [
+            (cpu_s_of(pid) - cpu_s, wake_ups_of(pid) - wake_ups)
+            for pid, (cpu_s, wake_ups) in zip(pids, before, strict=True)
+        ]
+        self.cpu_percent = max(cpu_s for cpu_s, _ in used) / passed_s * 100
+        self.wake_ups = max(wake_ups for _, wake_ups in used) / passed_s
+
+
+SLEEPER = f"import time\nwhile True: time.sleep({1 / SLEEPER_WAKE_UPS})"
+
+
+@contextmanager
+def sleeper() -> Iterator[int]:
+    """Run a process that only sleeps, and wakes SLEEPER_WAKE_UPS times a second; yield its pid.
+
+    What it uses is this host's price of waking: no idle broker can use less for each time.
+    """
+    with subprocess.Popen([sys.executable, "-c", SLEEPER]) as process:
+        time.sleep(SLEEPER_START_S)
+        try:
+            yield process.pid
+        finally:
+            process.kill()
 
 
 @contextmanager

@@ -21,6 +21,14 @@ def cpu_s_of(pid: int) -> float:
     return time.clock_gettime((~pid << 3) | CPU_CLOCK)
 
 
+def wake_ups_of(pid: int) -> int:
+    """Return how often the living threads of a process have stopped to wait, since their start."""
+    return sum(
+        _number_in(status.read_text(), "voluntary_ctxt_switches")
+        for status in Path(f"/proc/{pid}/task").glob("*/status")
+    )
+
+
 def busy_cpu_s() -> float:
     """Return what all processors together were not idle for, since the machine's start."""
     with open("/proc/stat", encoding="ascii") as file:
@@ -37,11 +45,11 @@ class Memory(NamedTuple):
 
 def memory_of(pid: int) -> Memory:
     rollup = Path(f"/proc/{pid}/smaps_rollup").read_text()
-    return Memory(*(_kb_in(rollup, key) * 1024 / 1e6 for key in ("Rss", "Pss")))
+    return Memory(*(_number_in(rollup, key) * 1024 / 1e6 for key in ("Rss", "Pss")))
 
 
-def _kb_in(text: str, key: str) -> int:
-    found = re.search(rf"^{key}:\s+(\d+) kB", text, re.MULTILINE)
+def _number_in(text: str, key: str) -> int:
+    found = re.search(rf"^{key}:\s+(\d+)", text, re.MULTILINE)
     if found is None:
         raise ValueError(f"no {key} in what /proc says")
     return int(found[1])

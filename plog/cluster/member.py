@@ -23,6 +23,9 @@ from plog.runtime.clock import Clock
 log = logging.getLogger(__name__)
 
 TICK_S = 0.5
+"""Between two looks at the time, where something is due at a time."""
+CALM_TICK_S = 5.0
+"""Where nothing is: the store's client may have failed, which it does not say."""
 
 
 class Member:
@@ -129,12 +132,17 @@ class Member:
     def _run(self) -> None:
         while True:
             try:
-                call = self._todo.get(timeout=TICK_S)
+                call = self._todo.get(timeout=self._tick_s)
             except queue.Empty:
                 call = self._on_time
             if call is None:
                 return
             self._do(call())
+
+    @property
+    def _tick_s(self) -> float:
+        is_due = self._retry_ms is not None or self._machine.state is State.SUSPENDED
+        return TICK_S if is_due else CALM_TICK_S
 
     def _on_time(self) -> Orders:
         if self._store.has_failed:
