@@ -7,7 +7,7 @@ executes the effects in order and reports their results as events.
 A value counts only once it is in the log. While a value is being stored, other requests get
 CONCURRENT_TRANSACTIONS; a value that could not be stored has no effect. AddPartitions is an
 exception: it waits for another AddPartitions and for the last transaction's markers, because both
-take only a moment.
+take only a moment. A request from another broker does not wait for markers.
 
 The protocol is KIP-98, with KIP-360 (a producer continues after an error) and KIP-890 (version 2:
 each end raises the epoch, so that a late request cannot affect a later transaction).
@@ -296,10 +296,11 @@ class Txn:
             self._answer(add.token, refusal)
             return
         assert value is not None
-        is_soon_over = value.state in PREPARED or self._is_joining
-        if is_soon_over and len(self._waiting) < MOST_WAITING:
+        is_ending = value.state in PREPARED
+        may_wait = (is_ending and add.awaits_markers) or self._is_joining
+        if may_wait and len(self._waiting) < MOST_WAITING:
             self._waiting.append(add)
-        elif self._storing is not None or value.state in PREPARED:
+        elif self._storing is not None or is_ending:
             self._answer(add.token, ErrorCode.CONCURRENT_TRANSACTIONS)
         elif value.state is ONGOING and add.partitions <= value.partitions:
             self._answer(add.token, ErrorCode.NONE)

@@ -191,6 +191,7 @@ class TxnCoordinator:
         client_version: int = 0,
         connection: ClientConnection | None = None,
         grants: bool = False,
+        awaits_markers: bool = True,
     ) -> ErrorCode:
         """Add partitions to a producer's transaction. Raises as `Shards.of`.
 
@@ -198,6 +199,8 @@ class TxnCoordinator:
             connection: the request's connection, if the producer itself sent it.
             grants: the producer's first writes there need no verification, if they come by
                 `connection`.
+            awaits_markers: wait a moment for the markers of the transaction before; otherwise
+                return CONCURRENT_TRANSACTIONS at once.
         """
         shard = self.shards.of(transactional_id)
         txn = shard.txns.get(transactional_id)
@@ -212,6 +215,7 @@ class TxnCoordinator:
             self._clock.monotonic_ms(),
             client_version,
             connection,
+            awaits_markers,
         )
         waits = self._loop.call_later(LONGEST_WAIT_S, self._feed, shard, txn, GiveUp(token))
         try:

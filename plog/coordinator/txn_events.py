@@ -80,6 +80,7 @@ class AddPartitions:
         now_ms: the wall clock, for the log.
         monotonic_ms: start of the timeout, if this event begins the transaction.
         connection: as for `EndTxn`; None for a client of version 2.
+        awaits_markers: wait until the transaction before has ended, instead of an error.
     """
 
     token: Token
@@ -89,6 +90,7 @@ class AddPartitions:
     monotonic_ms: int
     client_version: int = 0
     connection: ClientConnection | None = None
+    awaits_markers: bool = True
 
 
 @dataclass(frozen=True, slots=True)

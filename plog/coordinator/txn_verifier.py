@@ -1,7 +1,9 @@
 """Asks the coordinator of a transactional id about the first write of a transaction (KIP-890).
 
 Owns which broker that is, how long it may take, and AddPartitionsToTxn in the form that brokers
-send. Several questions to one coordinator go in one request. For the event loop's thread.
+send. Several questions to one coordinator go in one request, so the coordinator answers each at
+once. If a transaction has to wait for the one before, this broker asks again. For the event loop's
+thread.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from plog.cluster.metadata_cache import MetadataCache
 from plog.cluster.peers import Peers
 from plog.coordinator.peer_batches import PeerBatches
 from plog.coordinator.txn import EPOCH_PER_TRANSACTION
-from plog.coordinator.txn_coordinator import TRANSACTIONS_TOPIC, TxnCoordinator
+from plog.coordinator.txn_coordinator import LONGEST_WAIT_S, TRANSACTIONS_TOPIC, TxnCoordinator
 from plog.coordinator.txn_events import Producer
 from plog.errors import CoordinatorNotAvailable, ErrorCode, KafkaError, error_for
 from plog.protocol.messages.transactions import (
@@ -34,6 +36,8 @@ TIMEOUT_MS = 10_000
 offsets.commit.timeout.ms, 5 s by default. A producer waits for 30 s by default, and then sends its
 request again, to wait again."""
 MIN_TIMEOUT_MS = 1_000
+FIRST_PAUSE_S, MAX_PAUSE_S = 0.002, 0.1
+"""Pauses before a question is asked again, while the transaction before ends."""
 ASK_AGAIN = frozenset(
     {
         ErrorCode.CONCURRENT_TRANSACTIONS,
@@ -129,8 +133,27 @@ class TxnVerifier:
                 transactional_id, producer, partitions, client_version=EPOCH_PER_TRANSACTION
             )
         question = Question(transactional_id, producer, frozenset(partitions), True)
-        answer = await self._batches.ask(coordinator, question, within_s=patience_s(timeout_ms))
-        return answer if isinstance(answer, ErrorCode) else ErrorCode.NONE
+        return await self._join_elsewhere(coordinator, question, patience_s(timeout_ms))
+
+    async def _join_elsewhere(
+        self, coordinator: int, question: Question, within_s: float
+    ) -> ErrorCode:
+        """Ask another broker, again while the markers of the transaction before are written.
+
+        The wait is as long as for a coordinator in this process. As in Kafka 4, the leader asks
+        again: a client would first pause for longer than markers take.
+        """
+        now_s = asyncio.get_running_loop().time
+        begun_s, pause_s = now_s(), FIRST_PAUSE_S
+        while True:
+            left_s = within_s - (now_s() - begun_s)
+            answer = await self._batches.ask(coordinator, question, within_s=left_s)
+            if answer is not ErrorCode.CONCURRENT_TRANSACTIONS:
+                return answer if isinstance(answer, ErrorCode) else ErrorCode.NONE
+            if now_s() - begun_s + pause_s >= min(LONGEST_WAIT_S, within_s):
+                return answer
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, MAX_PAUSE_S)
 
     def _coordinator_of(self, transactional_id: str) -> int:
         at = TopicPartition(TRANSACTIONS_TOPIC, self._here.shards.index_of(transactional_id))

@@ -174,15 +174,18 @@ async def _add(
             )
         if asked.verify_only:
             return _verified(ctx, asked.transactional_id, producer, partitions)
-        # Brokers ask for producers, who write by connections of their own.
-        by = ctx.sent_by if ctx.version < MANY_SINCE else None
+        # Brokers ask for producers, who write by connections of their own. A broker's transactions
+        # share a response, so one whose markers are late must not delay the others.
+        by_broker = ctx.version >= MANY_SINCE
+        by = None if by_broker else ctx.sent_by
         error = await ctx.services.transactions.add(
             asked.transactional_id,
             producer,
             partitions,
-            client_version=EPOCH_PER_TRANSACTION if by is None else 0,
+            client_version=EPOCH_PER_TRANSACTION if by_broker else 0,
             connection=by,
             grants=True,
+            awaits_markers=not by_broker,
         )
     except KafkaError as refusal:
         error = ErrorCode(refusal.code)

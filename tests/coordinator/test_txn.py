@@ -157,6 +157,26 @@ def test_who_begins_the_next_transaction_waits_for_the_markers_of_the_last() -> 
     assert play.txn.value.partitions == {A, B}
 
 
+def test_broker_gets_an_error_at_once_while_markers_are_due_but_waits_for_another_join() -> None:
+    play = Play()
+    producer = play.begun(A)
+    play.commit(producer)
+    play.stores_at_once = False
+    refused = play.add(producer, B, awaits_markers=False)
+    assert play.error(refused) is AGAIN
+    play.mark()
+    unfinished = play.add(producer, B, awaits_markers=False)
+    assert play.error(unfinished) is AGAIN
+    play.store()  # that the last one is complete
+    joins = play.add(producer, B, awaits_markers=False)
+    other = play.add(producer, A, awaits_markers=False)
+    assert not {joins, other} & play.answers.keys()
+    play.store()
+    play.store()
+    assert play.error(joins) is play.error(other) is NONE
+    assert play.txn.partitions == {A, B}
+
+
 def test_nobody_waits_for_ever_nor_with_many() -> None:
     play = Play()
     producer = play.begun(A)

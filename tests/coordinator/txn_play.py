@@ -99,12 +99,27 @@ class Play:
         self.feed(InitProducer(token, TIMEOUT_MS, self.now_ms, was, spare))
         return token
 
-    def add(self, producer: Producer, *partitions: TopicPartition, version: int = 0) -> int:
+    def add(
+        self,
+        producer: Producer,
+        *partitions: TopicPartition,
+        version: int = 0,
+        awaits_markers: bool = True,
+    ) -> int:
         token = self._token()
         joins = frozenset(partitions)
         by = at(self.connection) if version < EPOCH_PER_TRANSACTION else None
         self.feed(
-            AddPartitions(token, producer, joins, self.now_ms, self.monotonic_ms, version, by)
+            AddPartitions(
+                token,
+                producer,
+                joins,
+                self.now_ms,
+                self.monotonic_ms,
+                version,
+                by,
+                awaits_markers,
+            )
         )
         return token
 
