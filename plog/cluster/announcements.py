@@ -32,6 +32,14 @@ def updates_of(
     )
 
 
+def complete_updates(
+    context: ClusterContext, partitions: Iterable[TopicPartition]
+) -> tuple[PartitionUpdate, ...]:
+    """Return the updates of partitions; those without a state have no leader."""
+    nothing = PartitionState.unreadable(NO_EPOCH)
+    return tuple(_update(context, one, context.states.get(one, nothing)) for one in partitions)
+
+
 def _update(
     context: ClusterContext,
     partition: TopicPartition,
@@ -81,8 +89,7 @@ def full_update(
     Topics and partitions that it leaves out are deleted ones: so it has those without a state, too.
     """
     named = tuple(partitions)
-    nothing = PartitionState.unreadable(NO_EPOCH)
-    updates = tuple(_update(context, one, context.states.get(one, nothing)) for one in named)
+    updates = complete_updates(context, named)
     untold = context.topic_names() - {one.topic for one in named}
     to, live = tuple(sorted(broker_ids)), _live(context)
     return [SendUpdateMetadata(to, updates, live, True, tuple(sorted(untold)))] if to else []

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 
 from plog.cluster.announcements import (
+    complete_updates,
     full_update,
     leader_and_isr,
     update_metadata,
@@ -316,7 +317,11 @@ class ControllerMachine:
         has_new_epoch: Collection[TopicPartition],
         new: Collection[TopicPartition],
     ) -> list[Effect]:
-        """Tell replicas of new leader epochs, and everybody of the states."""
+        """Tell replicas of new leader epochs, and everybody of the states.
+
+        The first update about a topic has all its partitions, also those without a live replica:
+        clients and coordinators choose a key's partition by their number.
+        """
         announced = [one for one in partitions if one in self.context.states]
         led = [one for one in announced if one in has_new_epoch]
         effects: list[Effect] = []
@@ -324,7 +329,14 @@ class ControllerMachine:
             mine = [one for one in led if broker_id in self.context.assignment(one).replicas]
             effects += leader_and_isr(self.context, broker_id, mine, new)
         if announced:
-            effects += self._update_all(updates_of(self.context, announced))
+            stateless = [
+                one
+                for name in sorted({one.topic for one in led})
+                for one in self._kept(self.context.partitions_of(name))
+                if one not in self.context.states
+            ]
+            updates = complete_updates(self.context, [*announced, *stateless])
+            effects += self._update_all(updates)
         return effects
 
     def _take_in(
