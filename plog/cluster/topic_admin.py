@@ -255,7 +255,7 @@ class TopicAdmin:
 
         Raises:
             UnknownTopicOrPartition: no such topic, or it is being deleted.
-            InvalidTopic: the topic's node cannot be read.
+            InvalidTopic: the topic's node cannot be read, or it is one of the brokers' own.
             InvalidPartitions: `count` is not above the present one, or above `limit`.
             InvalidReplicaAssignment, InvalidReplicationFactor: the replicas cannot be had.
             ReassignmentInProgress: the topic's replicas are being moved.
@@ -264,6 +264,11 @@ class TopicAdmin:
         while True:
             same_topic = topic_removals.check_none_removed(self._store)
             node, version = self._existing(name)
+            if name in INTERNAL_TOPICS:
+                raise InvalidTopic(
+                    f"{name} is an internal topic: with more partitions, groups and transactions"
+                    " would lose their state"
+                )
             if node.adding_replicas or node.removing_replicas:
                 raise ReassignmentInProgress(f"replicas of topic {name!r} are being moved")
             present = len(node.partitions)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
-from functools import partial
 from typing import NamedTuple
 
 from plog.cluster.led_transactions import LedTransactions
@@ -15,6 +14,7 @@ from plog.cluster.peers import Peers
 from plog.cluster.replica_manager import ReplicaManager
 from plog.coordinator.group_coordinator import OFFSETS_TOPIC, GroupCoordinator
 from plog.coordinator.load_queue import LoadQueue
+from plog.coordinator.partition_count import PartitionCount
 from plog.coordinator.txn_coordinator import TRANSACTIONS_TOPIC, TxnCoordinator
 from plog.coordinator.txn_partitions import TxnPartitions
 from plog.coordinator.txn_verifier import TIMEOUT_MS, TxnVerifier
@@ -58,6 +58,12 @@ def make_coordinators(
     )
     loads = LoadQueue()
     undo.callback(loads.close)
+
+    def partitions(topic: str, planned: int) -> PartitionCount:
+        count = PartitionCount(metadata, topic, planned)
+        undo.callback(count.close)
+        return count
+
     groups = GroupCoordinator(
         loop,
         appends=appends,
@@ -65,9 +71,7 @@ def make_coordinators(
         settings_of=base.settings.group,
         clock=clock,
         trusted_time=base.logs.trusted_time,
-        partitions=partial(
-            _partitions_of, metadata, OFFSETS_TOPIC, static.offsets_topic_num_partitions
-        ),
+        partitions=partitions(OFFSETS_TOPIC, static.offsets_topic_num_partitions),
         loads=loads,
     )
     undo.callback(groups.close)
@@ -83,12 +87,7 @@ def make_coordinators(
         settings=static,
         clock=clock,
         trusted_time=base.logs.trusted_time,
-        partitions=partial(
-            _partitions_of,
-            metadata,
-            TRANSACTIONS_TOPIC,
-            static.transaction_state_log_num_partitions,
-        ),
+        partitions=partitions(TRANSACTIONS_TOPIC, static.transaction_state_log_num_partitions),
         new_producer_id=new_producer_id,
         marker_written=groups.on_marker,
         loads=loads,
@@ -102,9 +101,3 @@ def make_coordinators(
         peers=peers("verification by", timeout_ms=TIMEOUT_MS),
     )
     return Coordinators(groups, transactions, verifier)
-
-
-def _partitions_of(metadata: MetadataCache, topic: str, planned: int) -> int:
-    """Return how many partitions a topic has, or will have once it is made."""
-    found = metadata.topic(topic)
-    return planned if found is None else len(found.partitions)

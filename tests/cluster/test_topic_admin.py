@@ -162,13 +162,16 @@ GROWTH_REFUSED = [
     ("t", 3, [[0, 0]], InvalidReplicaAssignment),
     ("t", 3, [[0, 7]], InvalidReplicaAssignment),
     ("moving", 3, None, ReassignmentInProgress),
+    ("__consumer_offsets", 2, None, InvalidTopic),
+    ("__transaction_state", 2, [[0]], InvalidTopic),
 ]
 
 
 @pytest.mark.parametrize(("name", "count", "assignments", "error"), GROWTH_REFUSED)
 def test_refused_growth_leaves_the_topic(admin, embedded, name, count, assignments, error) -> None:
     admin.create(NewTopic("t", assignments={0: [1, 2], 1: [2, 0]}))
-    admin.create(NewTopic("going", 1, 1))
+    for topic in ("going", "__consumer_offsets", "__transaction_state"):
+        admin.create(NewTopic(topic, 1, 1))
     admin.delete("going")
     moving = TopicNode(uuid.UUID(int=5), {0: (1, 2)}, {0: (2,)}, {0: (1,)})
     embedded.create(znodes.topic_path("moving"), moving.encode())

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
+from tests.compat.against_kafka.ask import grow
 from tests.compat.against_kafka.group_steps import (
     alone,
     beat,
@@ -24,6 +25,7 @@ from tests.compat.against_kafka.group_steps import (
 )
 from tests.compat.against_kafka.pair import Case, Step, Topic, case_of
 from tests.compat.against_kafka.test_cluster import find
+from tests.compat.against_kafka.test_topics import as_it_is
 
 pytestmark = pytest.mark.usefixtures("groups_are_kept")
 
@@ -411,6 +413,9 @@ def cases(api: str, named: dict[str, Sequence[Step]]) -> dict[str, Case]:
     return {f"{api}/{name}": case_of(steps, topics) for name, steps in named.items()}
 
 
+GROW = {"internal": [Step(as_it_is(grow(("__consumer_offsets", 3), validate_only=True)), 3)]}
+"""Only here does the topic exist at both brokers."""
+
 CASES = {
     **cases("FindCoordinator", {f"group-{name}": steps for name, steps in FIND.items()}),
     **cases("JoinGroup", JOIN),
@@ -423,6 +428,7 @@ CASES = {
     **cases("ListGroups", LIST),
     **cases("DescribeGroups", DESCRIBE),
     **cases("DeleteGroups", DELETE),
+    **cases("CreatePartitions", GROW),
 }
 
 
