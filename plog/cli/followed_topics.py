@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from plog.cli.output import say, some_text, warn_of_leaderless
+from plog.cli.output import say, warn_of_leaderless
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -97,22 +97,6 @@ class FollowedTopics:
 def led(cluster: Cluster, partitions: Sequence[TopicPartition]) -> list[TopicPartition]:
     """Return the partitions that have a leader, by the metadata at hand."""
     return [at for at in partitions if cluster.known_leader(at) is not None]
-
-
-def refuse_unread(unread: Sequence[TopicPartition]) -> None:
-    """Fail if partitions were not read, because they have no leader.
-
-    Raises:
-        click.ClickException: the message names them.
-    """
-    from plog.types import counted
-
-    if unread:
-        was = "was" if len(unread) == 1 else "were"
-        names = some_text(unread)
-        raise click.ClickException(
-            f"{counted(len(unread), 'partition')} without a leader {was} not read: {names}"
-        )
 
 
 class NewPartitions:

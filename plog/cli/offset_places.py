@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from plog.client.consumer import Consumer
     from plog.client.metadata import Cluster
     from plog.client.offsets import OffsetAndTimestamp
+    from plog.errors import KafkaError
     from plog.types import TopicPartition
 
     Found = Mapping[TopicPartition, OffsetAndTimestamp]
@@ -63,17 +64,6 @@ def check_place(text: str, option: str, names: tuple[str, ...]) -> None:
         raise click.BadParameter(f"{text!r} is not {wanted} or @TIME", param_hint=option)
 
 
-def offsets_at(
-    consumer: Consumer, partitions: Sequence[TopicPartition], place: str
-) -> dict[TopicPartition, int]:
-    """Return the offset of a place in each partition; wait for moving leaders.
-
-    Raises:
-        KafkaError: a leader refuses, or does not answer in time.
-    """
-    return _resolve(place, partitions, consumer.offsets_for_times)
-
-
 class LateStarts:
     """Starts each partition of a consumer at a place, once its leader answers.
 
@@ -105,7 +95,7 @@ class LateStarts:
         # Another part of the command drops partitions of deleted topics.
         assigned = set(consumer.assignment())
         waiting = [at for at in self._waiting if at in assigned]
-        started = _resolve(self._place, waiting, self._ask)
+        started = resolve(self._place, waiting, self._ask)
         for partition, offset in started.items():
             consumer.seek(partition, offset)
         consumer.resume(started)
@@ -113,20 +103,32 @@ class LateStarts:
         self._look_at = time.monotonic() + self.look_s
 
     def _ask(self, times: Mapping[TopicPartition, int]) -> Found:
-        from plog.client.offsets import ask_each
-        from plog.errors import KafkaError
-
-        try:
-            found, faults = ask_each(self._cluster, times, self._consumer.isolation_level)
-        except KafkaError as lost:  # no broker answers now
-            found, faults = {}, dict.fromkeys(times, lost)
-        for fault in faults.values():
-            if not fault.retriable:
-                raise fault
-        return found
+        return ask_now(self._cluster, times, self._consumer.isolation_level)[0]
 
 
-def _resolve(
+def ask_now(
+    cluster: Cluster, times: Mapping[TopicPartition, int], isolation_level: int
+) -> tuple[Found, dict[TopicPartition, KafkaError]]:
+    """Ask each leader once; return the offsets found, and the errors of the other partitions.
+
+    Raises:
+        KafkaError: an error that a retry cannot solve.
+    """
+    from plog.client.offsets import ask_each
+    from plog.errors import KafkaError
+
+    found: Found
+    try:
+        found, faults = ask_each(cluster, times, isolation_level)
+    except KafkaError as lost:  # no broker answers now
+        found, faults = {}, dict.fromkeys(times, lost)
+    for fault in faults.values():
+        if not fault.retriable:
+            raise fault
+    return found, faults
+
+
+def resolve(
     place: str, partitions: Sequence[TopicPartition], look_up: LookUp
 ) -> dict[TopicPartition, int]:
     """Return the offset of a place in each partition whose offsets are found."""

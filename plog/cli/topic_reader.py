@@ -11,8 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from plog.cli.followed_topics import FollowedTopics, NewPartitions, led, refuse_unread
-from plog.cli.offset_places import STARTS, LateStarts, offsets_at
+from plog.cli.followed_topics import FollowedTopics, NewPartitions, led
+from plog.cli.offset_places import LATEST, STARTS, LateStarts
+from plog.cli.read_bounds import ReadBounds
 from plog.cli.record_formats import Format
 
 if TYPE_CHECKING:
@@ -75,10 +76,8 @@ def read(
     ):
         found = topics.require(cluster, indexes, waits=until is None)
         wanted = _partitions(consumer, found, indexes)
-        # To the end, read the partitions that can be read. Otherwise wait for the others.
-        assigned = wanted if until is None else led(cluster, wanted)
-        consumer.assign(assigned)
         if until is None:
+            consumer.assign(wanted)
             late = None if start in STARTS else LateStarts(cluster, consumer, start)
             new = None if indexes else NewPartitions(topics, cluster, consumer)
             while not printer.is_done:
@@ -88,22 +87,45 @@ def read(
                     new.look_now_and_then()
                 printer.print(consumer.poll(POLL_MS))
             return
-        for partition, offset in offsets_at(consumer, assigned, start).items():
-            consumer.seek(partition, offset)
-        ends = offsets_at(consumer, assigned, until)
-        left = dict(ends)
-        while not printer.is_done:
-            ended = [at for at, end in left.items() if consumer.position(at) >= end]
-            consumer.pause(ended)
-            for at in ended:
-                del left[at]
-            if not left:
-                refuse_unread([at for at in wanted if at not in ends])
-                break
+        # To the end, read the partitions that can be read.
+        readable = led(cluster, wanted)
+        consumer.assign(readable)
+        consumer.pause(readable)
+        bounds = ReadBounds(cluster, consumer.isolation_level, [start, until])
+        bounds.wait_for(readable)
+        _read_between(consumer, wanted, bounds, printer)
+
+
+def _read_between(
+    consumer: Consumer, wanted: Sequence[TopicPartition], bounds: ReadBounds, printer: Printer
+) -> None:
+    """Print the records between two places, in each partition once its leader answers.
+
+    Args:
+        consumer: its partitions are paused.
+        wanted: the partitions of the command.
+    """
+    ends: dict[TopicPartition, int] = {}
+    left: dict[TopicPartition, int] = {}
+    while not printer.is_done:
+        for at, (first, end) in bounds.look_now_and_then().items():
+            consumer.seek(at, first)
+            consumer.resume([at])
+            ends[at] = left[at] = end
+        ended = [at for at, end in left.items() if consumer.position(at) >= end]
+        consumer.pause(ended)
+        for at in ended:
+            del left[at]
+        if left:
             records = consumer.poll(POLL_MS)
             if any(consumer.position(at) > end for at, end in left.items()):
                 records = [one for one in records if one.offset < ends[_where(one)]]
             printer.print(records)
+        elif bounds.is_waiting:
+            bounds.sleep()
+        else:
+            bounds.refuse_unread([at for at in wanted if at not in ends])
+            break
 
 
 def _partitions(
@@ -144,6 +166,7 @@ def read_in_group(
     Args:
         options: of the group consumer.
     """
+    from plog.client.consumer import ISOLATION_LEVELS
     from plog.client.group_consumer import GroupConsumer, Listener, OffsetAndMetadata
     from plog.client.metadata import Cluster
 
@@ -161,6 +184,7 @@ def read_in_group(
         ) as consumer,
     ):
         topics.require(cluster, (), waits=not exit_at_end)
+        bounds = ReadBounds(cluster, ISOLATION_LEVELS[options["isolation_level"]], [LATEST])
 
         def look_at_ends(come: list[TopicPartition]) -> None:
             cluster.refresh({at.topic for at in come})
@@ -168,7 +192,7 @@ def read_in_group(
             consumer.pause(set(come).difference(readable))
             for at in come:
                 ends.pop(at, None)
-            ends.update(consumer.end_offsets(readable))
+            bounds.wait_for(readable)
 
         listener = Listener(on_assigned=look_at_ends) if exit_at_end else None
         consumer.subscribe(topics.pattern or topics.names, listener)
@@ -184,9 +208,12 @@ def read_in_group(
             if not exit_at_end:
                 continue
             assigned = consumer.assignment()
+            bounds.keep(assigned)
+            ends.update({at: end for at, (end,) in bounds.look_now_and_then().items()})
             readable = [at for at in assigned if at in ends]
-            if assigned and all(consumer.position(at) >= ends[at] for at in readable):
-                refuse_unread([at for at in assigned if at not in ends])
+            is_read = all(consumer.position(at) >= ends[at] for at in readable)
+            if assigned and is_read and not bounds.is_waiting:
+                bounds.refuse_unread([at for at in assigned if at not in ends])
                 break
 
 

@@ -112,22 +112,19 @@ def _partition_rows(
     The offsets are None without a leader, or if it gives no answer.
     """
     from plog.client import offsets as times
-    from plog.errors import KafkaError
     from plog.types import TopicPartition
 
-    sizes: dict[tuple[int, TopicPartition], int] = {}
-    faults: list[KafkaError] = []
-    if topics:
-        try:
-            entries = admin.log_dirs([topic.name for topic in topics])
-        except KafkaError as fault:
-            faults.append(fault)
-        else:
-            sizes = {
-                (entry.node_id, entry.partition): entry.size_bytes
-                for entry in entries
-                if not entry.is_future
-            }
+    names = [topic.name for topic in topics]
+    leaders = {part.leader_id for topic in topics for part in topic.partitions.values()}
+    found, faults = each(
+        sorted(one for one in leaders if one >= 0), lambda one: admin.log_dirs(names, [one])
+    )
+    sizes = {
+        (entry.node_id, entry.partition): entry.size_bytes
+        for entries in found.values()
+        for entry in entries
+        if not entry.is_future
+    }
     led = [
         TopicPartition(topic.name, index)
         for topic in topics

@@ -426,10 +426,15 @@ class Admin(Administration):
 
         self._settled(update)
 
-    def log_dirs(self, topics: Sequence[str] | None = None) -> list[LogDirPartition]:
-        """Return the partitions in every broker's log directories, of some topics or of all.
+    def log_dirs(
+        self, topics: Sequence[str] | None = None, brokers: Iterable[int] | None = None
+    ) -> list[LogDirPartition]:
+        """Return the partitions in brokers' log directories, of some topics or of all.
 
         Offline directories are left out.
+
+        Args:
+            brokers: the brokers that are asked; None: all.
         """
         asked: list[DescribableLogDirTopic] | None = None
         if topics is not None:
@@ -438,16 +443,16 @@ class Admin(Administration):
                 for name in topics
             ]
         found: list[LogDirPartition] = []
-        for node in self.nodes():
-            answer = self._cluster.connection(node.node_id).call(
+        for node_id in [node.node_id for node in self.nodes()] if brokers is None else brokers:
+            answer = self._cluster.connection(node_id).call(
                 DescribeLogDirsRequest(topics=asked), DescribeLogDirsResponse
             )
-            _raise(answer.error_code, None, f"log directories of broker {node.node_id}")
+            _raise(answer.error_code, None, f"log directories of broker {node_id}")
             for log_dir in answer.results:
                 for topic in log_dir.topics:
                     found.extend(
                         LogDirPartition(
-                            node.node_id,
+                            node_id,
                             log_dir.log_dir,
                             TopicPartition(topic.name, part.partition_index),
                             part.partition_size,
