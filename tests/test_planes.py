@@ -31,6 +31,7 @@ ONE_PLANE = {
     "cluster/test_older_zookeeper.py": "of the ids that a start finds, whichever path gives them",
     "cluster/test_lost_membership.py": "sends no records",
     "cluster/test_second_process.py": "sends no records",
+    "cluster/test_shared_store_mark.py": "of what a start finds, whichever path serves it then",
     "cli/test_zookeeper_host.py": "of a broker that is stopped",
     "ops/test_doctor_zookeeper.py": "of the coordination store",
     "broker/test_read_again.py": "of settings and features; sends no records",

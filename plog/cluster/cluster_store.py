@@ -24,6 +24,7 @@ from plog.cluster.broker_registration import (
 )
 from plog.cluster.embedded_store import EmbeddedStore
 from plog.cluster.known_log_dirs import FoundLogDirs, known_broker_id
+from plog.cluster.shared_store_mark import CONNECT, check_not_shared
 from plog.cluster.store import Store
 from plog.cluster.store_copy import FILE_NAME
 from plog.cluster.store_move import check_not_moved, check_not_moving
@@ -33,10 +34,9 @@ from plog.cluster.zookeeper_store import ZooKeeperStore
 from plog.errors import ConfigError, InconsistentLogDirs
 from plog.runtime.clock import Clock
 from plog.settings.definitions import BrokerSettings
+from plog.storage.filesystem import Filesystem
 
 log = logging.getLogger(__name__)
-
-CONNECT = "zookeeper.connect"
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,8 @@ def open_store(settings: BrokerSettings, found: FoundLogDirs, clock: Clock) -> C
 
     Raises:
         ConfigError: the log directories have a store of their own, and `zookeeper.connect` is set.
-        InconsistentLogDirs: they belong to another cluster, or their topics to Kafka.
+        InconsistentLogDirs: they belong to another cluster, or to one on ZooKeeper without
+            `zookeeper.connect`; or their topics belong to Kafka.
         DuplicateBrokerRegistration: another live process has the broker's id.
         Unreachable: no ZooKeeper answers in time.
         StoreError: the store cannot be read or written.
@@ -98,10 +99,10 @@ def open_store(settings: BrokerSettings, found: FoundLogDirs, clock: Clock) -> C
 
 
 def _open_embedded(settings: BrokerSettings, found: FoundLogDirs, clock: Clock) -> ClusterStore:
-    check_not_moved([log_dir.path for log_dir in found.locked])
-    store = EmbeddedStore(
-        [log_dir.path for log_dir in found.locked], clock=clock, elsewhere=found.unusable()
-    )
+    paths = [log_dir.path for log_dir in found.locked]
+    check_not_shared(Filesystem(), paths)
+    check_not_moved(paths)
+    store = EmbeddedStore(paths, clock=clock, elsewhere=found.unusable())
     with ExitStack() as undo:
         undo.callback(store.close)
         check_may_start(store)

@@ -41,7 +41,9 @@ from plog.cluster.adoption_state import (
 )
 from plog.cluster.broker_registration import create_persistent_paths
 from plog.cluster.known_log_dirs import LOG_DIRS, find_log_dirs
+from plog.cluster.shared_store_mark import check_not_shared
 from plog.cluster.store import CreateOp, DeleteOp, Op, SetOp, Store, join
+from plog.cluster.store_move import check_not_moved
 from plog.cluster.store_rebuild import KEEP_EVERYTHING
 from plog.cluster.znodes import ConfigEntity, PartitionStateNode, ProducerIdBlock, TopicNode
 from plog.errors import PlogError
@@ -92,7 +94,8 @@ def adopt(settings: BrokerSettings, zookeeper: str) -> list[Carried]:
         AdoptionError: zookeeper.connect is set. Or the given ZooKeeper does not respond, has no
             cluster or another one, or has running brokers; a log directory cannot be used, or none
             has a partition; partitions of this broker are missing, or have replicas on others.
-        InconsistentLogDirs: a directory is in use, or another broker's, or a KRaft broker's.
+        InconsistentLogDirs: a directory is in use, another broker's, a KRaft broker's, or of a
+            plog cluster on ZooKeeper.
         KafkaStorageError: no log directory can be used.
         StoreError: the store cannot be written.
     """
@@ -350,6 +353,8 @@ def _locked(settings: BrokerSettings) -> Iterator[_Stopped]:
             Filesystem(), paths, broker_id=settings.broker_id, clock=clock, is_shared=False
         )
     ) as found:
+        check_not_shared(Filesystem(), paths)
+        check_not_moved(paths)
         if found.unmounted:
             raise AdoptionError(
                 f"log directory {min(found.unmounted)} is empty, but was not before: mount its disk"

@@ -28,6 +28,7 @@ from plog.cluster.known_log_dirs import (
     look_at_log_dirs,
     registered_log_dirs,
 )
+from plog.cluster.shared_store_mark import check_not_shared
 from plog.cluster.store import Store, StoreError
 from plog.cluster.store_copy import FILE_NAME, StoreCopy
 from plog.cluster.znodes import CLUSTER_ID, broker_path
@@ -142,7 +143,8 @@ def copied_log_dirs(settings: BrokerSettings, paths: Sequence[Path]) -> Iterator
 
     Raises:
         LogDirsError: no plog broker has run on them.
-        InconsistentLogDirs: a directory belongs to another broker, or is a copy of another one.
+        InconsistentLogDirs: a directory belongs to another broker, is a copy of another one, or
+            belongs to a cluster on ZooKeeper and zookeeper.connect is not set.
         ConfigError: zookeeper.connect is set, but the directories have a store of their own.
         OSError: a file cannot be read.
         StoreError: the store cannot be read, or is damaged.
@@ -152,6 +154,7 @@ def copied_log_dirs(settings: BrokerSettings, paths: Sequence[Path]) -> Iterator
         with _shared(settings, shared, found) as stopped:
             yield stopped
         return
+    check_not_shared(Filesystem(), found.paths)
     with TemporaryDirectory(prefix="plog-store-") as place:
         copies = [
             _copied(path, Path(place, str(number)))
@@ -171,7 +174,8 @@ def stopped_log_dirs(settings: BrokerSettings) -> Iterator[StoppedLogDirs]:
 
     Raises:
         LogDirsError: no broker has run on them.
-        InconsistentLogDirs: a directory is in use, or belongs to another broker.
+        InconsistentLogDirs: a directory is in use, belongs to another broker, or belongs to a
+            cluster on ZooKeeper and zookeeper.connect is not set.
         ConfigError: zookeeper.connect is set, but the directories have a store of their own.
         KafkaStorageError: no directory can be used.
         StoreError: the store cannot be read, or no ZooKeeper answers.
@@ -187,6 +191,7 @@ def stopped_log_dirs(settings: BrokerSettings) -> Iterator[StoppedLogDirs]:
             with _shared(settings, shared, found) as stopped:
                 yield stopped
             return
+        check_not_shared(Filesystem(), found.paths)
         copies = [one.path for one in found.locked if (one.path / FILE_NAME).exists()]
         if not copies:
             raise LogDirsError("no plog broker has run on these log directories")

@@ -25,6 +25,7 @@ from plog.cluster.known_log_dirs import (
     register_log_dirs,
 )
 from plog.cluster.producer_ids import raise_producer_ids
+from plog.cluster.shared_store_mark import mark_shared
 from plog.cluster.store_rebuild import known_partitions, rebuild_store
 from plog.cluster.stray_logs import Topics, find_strays, set_aside
 from plog.runtime.clock import Clock
@@ -74,6 +75,7 @@ async def open_base(
     if cluster.is_shared:
         found = add_new_log_dirs(fs, found, cluster.store, broker_id=cluster.broker_id)
         undo.callback(found.unlock)
+        mark_shared(fs, [log_dir.path for log_dir in found.locked], cluster.connect)
     settings = DynamicSettings(static)
     changes = ConfigChanges(cluster.store, settings, broker_id=cluster.broker_id, clock=clock)
     changes.load()

@@ -23,12 +23,16 @@ from kazoo.client import KazooClient
 from plog.client.admin import SET, TOPIC, Admin
 from plog.cluster import znodes
 from plog.cluster.adoption_state import share
+from plog.cluster.shared_store_mark import MARK_FILE, mark_shared
 from plog.cluster.store import Store
+from plog.cluster.store_copy import FILE_NAME
+from plog.cluster.store_move import MOVED_SUFFIX
 from plog.cluster.znodes import ProducerIdBlock, TopicNode
 from plog.errors import InconsistentLogDirs, PlogError
 from plog.ops.adoption import AdoptionError, Carried, adopt, give_back
 from plog.protocol.messages.producers import InitProducerIdRequest
 from plog.settings.definitions import BrokerSettings
+from plog.storage.filesystem import Filesystem
 from plog.storage.log_dir import is_locked
 from tests.compat.live_kafka import ZooKeeper
 from tests.handlers.wire import eventually, speak
@@ -216,6 +220,21 @@ def test_broker_that_runs_is_refused_both_ways(broker: BrokerProcess, zookeeper:
         for carry in (adopt, give_back):
             with pytest.raises(InconsistentLogDirs):
                 carry(settings_of(broker), zookeeper)
+
+
+def test_directories_of_a_cluster_are_refused_both_ways(
+    broker: BrokerProcess, zookeeper: str
+) -> None:
+    forget(broker)
+    mark_shared(Filesystem(), broker.log_dirs, "zk-1.example:2181/plog")
+    moved = broker.log_dirs[0] / (FILE_NAME + MOVED_SUFFIX)
+    for why in "belongs to a cluster on ZooKeeper", "was moved to ZooKeeper":
+        for carry in (adopt, give_back):
+            with pytest.raises(InconsistentLogDirs, match=why):
+                carry(settings_of(broker), zookeeper)
+        assert not (broker.log_dirs[0] / FILE_NAME).exists()
+        (broker.log_dirs[0] / MARK_FILE).unlink(missing_ok=True)
+        moved.touch()
 
 
 def test_directories_of_nobody_are_refused(tmp_path: Path, zookeeper: str) -> None:

@@ -94,6 +94,15 @@ def test_store_that_is_not_moved_yet_is_the_only_fault(
     assert (Verdict.OK, text) in of_zookeeper(found)
 
 
+def test_missing_zookeeper_connect_is_found(stopped: BrokerProcess, connect: str) -> None:
+    path = Path(properties_of(stopped))
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(one for one in lines if not one.startswith("zookeeper.connect=")))
+    (fault,) = [one for one in examine(str(path)) if one.verdict is Verdict.FAILURE]
+    assert fault.text.endswith("cluster on ZooKeeper, but zookeeper.connect is not set")
+    assert fault.advice.startswith(f"set zookeeper.connect={connect}.")
+
+
 def test_another_cluster_is_found(
     stopped: BrokerProcess, zookeeper: ZooKeeper, tmp_path: Path
 ) -> None:

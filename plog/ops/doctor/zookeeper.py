@@ -12,6 +12,7 @@ from pathlib import Path
 
 from plog.cluster import znodes
 from plog.cluster.broker_registration import read_cluster_id
+from plog.cluster.shared_store_mark import marked_fault
 from plog.cluster.store import BadVersion, NoNode, SessionLost, Store, StoreError, Unreachable
 from plog.cluster.store_copy import FILE_NAME
 from plog.cluster.store_move import MARK
@@ -38,9 +39,11 @@ NOT_SERVING = "not currently serving requests"
 def examine_zookeeper(
     settings: BrokerSettings, log_dirs: Sequence[Path], running: RunningBroker | None
 ) -> Findings:
-    """Check the coordination of a broker; nothing if it runs alone."""
+    """Check the coordination of a broker; of one that runs alone, only that it may."""
     connect = settings.zookeeper_connect
     if connect is None:
+        if (fault := marked_fault(Filesystem(), log_dirs)) is not None:
+            yield Finding(WHAT, Verdict.FAILURE, *fault)
         return
     own = [path / FILE_NAME for path in log_dirs if (path / FILE_NAME).exists()]
     if own:
