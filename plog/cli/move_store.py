@@ -42,8 +42,8 @@ def command(
       plog move-store --zookeeper zk1:2181/plog --execute /etc/plog/server.properties
 
     Then set zookeeper.connect in PROPERTIES and start the broker. An interrupted move can be run
-    again; until then no broker starts on either store. The old store stays in the log directories
-    under another name (plog-store.sqlite.moved), and no broker starts on it.
+    again; until then no broker starts with that zookeeper.connect. The old store stays in the log
+    directories under another name (plog-store.sqlite.moved), and no broker starts on it.
     """
     from plog.ops.move_store import move, plan_move
     from plog.settings import load

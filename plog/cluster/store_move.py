@@ -3,18 +3,18 @@
 One node of the target says that a move is under way, so that no broker starts there. Once all is
 copied, the files of the embedded store get another name, so that no broker starts on them, and that
 node goes last. A move that was interrupted begins again, or ends. Owns both marks. Never
-deletes the embedded store.
+deletes the embedded store, and in the target only nodes that a move writes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
 from plog.cluster import znodes
 from plog.cluster.broker_registration import read_cluster_id
-from plog.cluster.store import CreateOp, DeleteOp, SetOp, Store, join, parent_of
+from plog.cluster.store import CreateOp, DeleteOp, SetOp, Store, join
 from plog.cluster.store_copy import FILE_NAME
 from plog.errors import InconsistentLogDirs
 from plog.storage.filesystem import Filesystem
@@ -28,6 +28,7 @@ NOTICES: Final = frozenset(
     {znodes.BROKER_IDS, znodes.CONFIG_CHANGES, znodes.LOG_DIR_EVENTS, znodes.ISR_CHANGES}
 )
 """Nodes whose children are of the broker's last run: they stay behind."""
+MAX_NAMED: Final = 5
 NODES_AT_ONCE: Final = 100
 BYTES_AT_ONCE: Final = 500_000
 
@@ -35,30 +36,44 @@ Progress = Callable[[int], None]
 """Called with the number of nodes that have been copied since the last call."""
 
 
-def check_target(cluster_id: str, target: Store) -> bool:
+def check_target(source: Store, target: Store) -> bool:
     """Check the place that a store is to move to; return whether an earlier move was interrupted.
 
     Raises:
-        InconsistentLogDirs: another cluster, or something else than a cluster.
+        InconsistentLogDirs: another cluster, or nodes that the move did not write.
     """
     if target.exists("/") is None:
         return False
-    if is_moving(cluster_id, target):
-        return True
+    was_interrupted = is_moving(read_cluster_id(source), target)
+    if not was_interrupted:
+        _check_no_cluster(target)
+    expected = frozenset(nodes_to_move(source)) if was_interrupted else frozenset()
+    if foreign := sorted(_foreign_nodes(target, expected)):
+        more = f" and {len(foreign) - MAX_NAMED} more" if len(foreign) > MAX_NAMED else ""
+        either = ", or delete them if nothing uses them" if was_interrupted else ""
+        raise InconsistentLogDirs(
+            f"there are other nodes: {', '.join(foreign[:MAX_NAMED])}{more}; name an unused path"
+            f"{either}"
+        )
+    return was_interrupted
+
+
+def _check_no_cluster(target: Store) -> None:
     if target.exists(MARK) is not None:
         raise InconsistentLogDirs("a move of another store to this place was interrupted")
     if target.exists(znodes.CLUSTER_ID) is not None:
         found = read_cluster_id(target)
         raise InconsistentLogDirs(f"cluster {found} is there already; name an unused path")
-    names = [name for name in target.children("/") if not _stays(join("/", name))]
-    above = parent_of(MARK)
-    if target.exists(above) is not None:
-        names += target.children(above)
-    if names:
-        raise InconsistentLogDirs(
-            f"there are other nodes: {', '.join(sorted(names)[:5])}; name an unused path"
-        )
-    return False
+
+
+def _foreign_nodes(target: Store, expected: Collection[str], above: str = "/") -> Iterator[str]:
+    """Yield the nodes that are neither expected nor stay, without those below them."""
+    for name in target.children(above):
+        path = join(above, name)
+        if path in expected or (_stays(path) and path not in (ZOOKEEPERS_OWN, MARK)):
+            yield from _foreign_nodes(target, expected, path)
+        elif not _stays(path):
+            yield path
 
 
 def is_moving(cluster_id: str | None, target: Store) -> bool:
@@ -100,16 +115,16 @@ def nodes_to_move(source: Store) -> list[str]:
 
 
 def copy_store(source: Store, target: Store, paths: Sequence[str], progress: Progress) -> None:
-    """Copy nodes, in place of whatever an earlier attempt has left.
+    """Copy nodes, in place of those that an earlier attempt has left.
 
     Raises:
         StoreError: the target cannot be written; call it again.
     """
     if target.exists(MARK) is None:
         target.create(MARK, read_cluster_id(source).encode(), make_parents=True)
-    for path in target.descendants("/"):
-        if not _stays(path):
-            target.multi([DeleteOp(path)])
+    for path in reversed(paths):
+        if not _stays(path) and target.exists(path) is not None:
+            target.delete(path)
     for batch in _batches(source, paths):
         target.multi([one for one in batch if target.exists(one.path) is None])
         progress(len(batch))

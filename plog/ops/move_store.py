@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 from plog.cluster import znodes
 from plog.cluster.adoption_state import check_may_start
-from plog.cluster.broker_registration import read_cluster_id
 from plog.cluster.known_log_dirs import FoundLogDirs, find_known_log_dirs
 from plog.cluster.store_copy import FILE_NAME
 from plog.cluster.store_move import (
@@ -64,7 +63,7 @@ def plan_move(settings: BrokerSettings, connect: str) -> MovePlan:
             return MovePlan(0, 0, was_interrupted=True)
         with opened_store(copies) as source:
             check_may_start(source)
-            was_interrupted = check_target(read_cluster_id(source), target)
+            was_interrupted = check_target(source, target)
             topics = len(source.children(znodes.TOPICS))
             return MovePlan(len(nodes_to_move(source)), topics, was_interrupted)
 
@@ -82,7 +81,7 @@ def move(settings: BrokerSettings, connect: str, progress: Callable[[int], None]
         if copies:
             with opened_store(copies) as source:
                 check_may_start(source)
-                check_target(read_cluster_id(source), target)
+                check_target(source, target)
                 copy_store(source, target, nodes_to_move(source), progress)
             keep_files(Filesystem(), copies)
         else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
@@ -13,7 +13,6 @@ from plog.cluster import store_move
 from plog.cluster.broker_registration import (
     create_persistent_paths,
     ensure_cluster_id,
-    read_cluster_id,
 )
 from plog.cluster.embedded_store import EmbeddedStore
 from plog.cluster.store import Op, OpResult, Store, StoreError, Unreachable
@@ -33,6 +32,7 @@ from plog.cluster.zookeeper_store import ZooKeeperStore
 from plog.errors import InconsistentLogDirs
 from plog.runtime.clock import SystemClock
 from plog.storage.filesystem import Filesystem
+from tests.cluster.zookeepers import Ensemble
 from tests.compat.live_kafka import ZooKeeper
 
 TOPIC_COUNT = 30
@@ -76,7 +76,7 @@ def move(source: Store, target: Store) -> list[int]:
 def test_everything_goes_but_what_belongs_to_a_run(
     source: EmbeddedStore, target: ZooKeeperStore
 ) -> None:
-    assert not check_target(read_cluster_id(source), target)
+    assert not check_target(source, target)
     counted = move(source, target)
     assert sum(counted) == len(nodes_to_move(source))
     with pytest.raises(InconsistentLogDirs, match="interrupted"):
@@ -84,7 +84,7 @@ def test_everything_goes_but_what_belongs_to_a_run(
     end_move(target)
     check_not_moving(target)
     with pytest.raises(InconsistentLogDirs, match="is there already"):
-        check_target(read_cluster_id(source), target)
+        check_target(source, target)
     left = {CONTROLLER, broker_path(0), "/config/changes/config_change_0000000000"}
     wanted = {path: data for path, data in tree(source).items() if path not in left}
     moved = tree(target)
@@ -121,7 +121,7 @@ def test_move_that_is_interrupted_at_any_write_begins_again(
             except Unreachable:
                 attempts += 1
         begun = target.exists(MARK) is not None
-        assert check_target(read_cluster_id(source), target) is begun
+        assert check_target(source, target) is begun
         if begun:
             with pytest.raises(InconsistentLogDirs):
                 check_not_moving(target)
@@ -133,10 +133,48 @@ def test_move_that_is_interrupted_at_any_write_begins_again(
 def test_place_of_another_cluster_is_refused(source: EmbeddedStore, target: ZooKeeperStore) -> None:
     create_persistent_paths(target)
     with pytest.raises(InconsistentLogDirs, match="other nodes"):
-        check_target(read_cluster_id(source), target)
+        check_target(source, target)
     ensure_cluster_id(target)
     with pytest.raises(InconsistentLogDirs, match="is there already"):
-        check_target(read_cluster_id(source), target)
+        check_target(source, target)
+
+
+@pytest.mark.parametrize(
+    "theirs",
+    ["/other-app", "/other-app/data", "/brokers/topics/theirs", "/brokers/topics/t0/theirs"],
+)
+def test_nodes_of_others_outlive_an_interrupted_move(
+    source: EmbeddedStore, own_zookeeper: Ensemble, theirs: str
+) -> None:
+    with closing(ZooKeeperStore(own_zookeeper.bootstrap)) as root:
+        assert not check_target(source, root), "it has nodes of ZooKeeper only"
+        with pytest.raises(ZeroDivisionError):
+            copy_store(source, root, nodes_to_move(source), lambda _: 1 // 0)
+        assert check_target(source, root)
+        root.create(theirs, b"theirs", make_parents=True)
+        first = "/other-app" if theirs.startswith("/other-app") else theirs
+        with pytest.raises(InconsistentLogDirs, match=f"other nodes: {first};"):
+            check_target(source, root)
+        with suppress(StoreError):
+            move(source, root)
+        assert root.get(theirs)[0] == b"theirs"
+        root.delete(theirs)
+        if first != theirs:
+            root.delete(first)
+        assert check_target(source, root)
+        move(source, root)
+        end_move(root)
+        assert len(root.children(TOPICS)) == TOPIC_COUNT
+
+
+def test_bare_servers_with_another_cluster_are_refused(
+    source: EmbeddedStore, own_zookeeper: Ensemble
+) -> None:
+    with closing(ZooKeeperStore(f"{own_zookeeper.bootstrap}/kafka")) as other:
+        create_persistent_paths(other)
+    refused = pytest.raises(InconsistentLogDirs, match="other nodes: /kafka; name an unused path")
+    with closing(ZooKeeperStore(own_zookeeper.bootstrap)) as root, refused:
+        check_target(source, root)
 
 
 def test_place_where_another_move_was_interrupted_is_refused(
@@ -145,7 +183,7 @@ def test_place_where_another_move_was_interrupted_is_refused(
     target.ensure(MARK)
     target.set(MARK, b"another")
     with pytest.raises(InconsistentLogDirs, match="another store"):
-        check_target(read_cluster_id(source), target)
+        check_target(source, target)
 
 
 def test_other_writer_is_noticed(source: EmbeddedStore, target: ZooKeeperStore) -> None:
