@@ -182,8 +182,8 @@ def check_no_embedded_store(found: FoundLogDirs) -> None:
         if (log_dir.path / FILE_NAME).exists():
             raise ConfigError(
                 f"{CONNECT} is set, but {log_dir.path} has this broker's own coordination store"
-                f" ({FILE_NAME}): its topics and settings would be lost. Remove {CONNECT}, or run"
-                " plog move-store first"
+                f" ({FILE_NAME}): its topics and settings would be lost. Run plog move-store first,"
+                f" or remove {CONNECT} if the broker is to run alone"
             )
 
 

@@ -14,7 +14,7 @@ from typing import Final
 
 from plog.cluster import znodes
 from plog.cluster.broker_registration import read_cluster_id
-from plog.cluster.store import CreateOp, DeleteOp, SetOp, Store, join
+from plog.cluster.store import CreateOp, DeleteOp, SetOp, Store, join, parent_of
 from plog.cluster.store_copy import FILE_NAME
 from plog.errors import InconsistentLogDirs
 from plog.storage.filesystem import Filesystem
@@ -46,7 +46,7 @@ def check_target(source: Store, target: Store) -> bool:
         return False
     was_interrupted = is_moving(read_cluster_id(source), target)
     if not was_interrupted:
-        _check_no_cluster(target)
+        _check_no_cluster(source, target)
     expected = frozenset(nodes_to_move(source)) if was_interrupted else frozenset()
     if foreign := sorted(_foreign_nodes(target, expected)):
         more = f" and {len(foreign) - MAX_NAMED} more" if len(foreign) > MAX_NAMED else ""
@@ -58,12 +58,21 @@ def check_target(source: Store, target: Store) -> bool:
     return was_interrupted
 
 
-def _check_no_cluster(target: Store) -> None:
+def _check_no_cluster(source: Store, target: Store) -> None:
     if target.exists(MARK) is not None:
         raise InconsistentLogDirs("a move of another store to this place was interrupted")
-    if target.exists(znodes.CLUSTER_ID) is not None:
-        found = read_cluster_id(target)
-        raise InconsistentLogDirs(f"cluster {found} is there already; name an unused path")
+    if target.exists(znodes.CLUSTER_ID) is None:
+        return
+    found = read_cluster_id(target)
+    # A Kafka cluster has its id in common with the broker that adopted its topics.
+    if found == read_cluster_id(source) and target.exists(parent_of(MARK)) is not None:
+        raise InconsistentLogDirs(
+            f"cluster {found} is there already, and this broker belongs to it: it has run without"
+            f" zookeeper.connect, and {FILE_NAME} is of that time. To return to the cluster without"
+            f" the topics and settings of that time, move {FILE_NAME}* out of each log directory,"
+            " set zookeeper.connect and start the broker"
+        )
+    raise InconsistentLogDirs(f"cluster {found} is there already; name an unused path")
 
 
 def _foreign_nodes(target: Store, expected: Collection[str], above: str = "/") -> Iterator[str]:

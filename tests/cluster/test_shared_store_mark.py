@@ -10,10 +10,12 @@ import pytest
 from click.testing import CliRunner
 
 from plog.cli.log_dirs import command as log_dirs
+from plog.cli.move_store import command as move_store
 from plog.client.admin import Admin
 from plog.client.consumer import Consumer
 from plog.client.producer import Producer
 from plog.cluster.shared_store_mark import MARK_FILE, check_not_shared, mark_shared
+from plog.cluster.store_copy import FILE_NAME
 from plog.errors import InconsistentLogDirs
 from plog.storage.filesystem import Filesystem
 from tests.cluster.processes import Brokers
@@ -72,6 +74,37 @@ def test_copies_without_the_mark_start_alone(tmp_path: Path, zookeeper: ZooKeepe
     (alone.log_dirs[0] / MARK_FILE).unlink()
     with alone:
         assert values_of(alone.bootstrap) == set(range(COUNT))
+
+
+def test_broker_that_ran_alone_returns_as_the_errors_say(
+    tmp_path: Path, zookeeper: ZooKeeper
+) -> None:
+    with Brokers(tmp_path, zookeeper.bootstrap, count=1) as brokers:
+        with Admin(brokers.bootstrap) as admin:
+            admin.create_topic("t")
+        with Producer(brokers.bootstrap) as producer:
+            for number in range(COUNT):
+                producer.send("t", str(number).encode())
+    one = brokers[0]
+    (one.log_dirs[0] / MARK_FILE).unlink()
+    del one.overrides["zookeeper.connect"]
+    with one:
+        pass
+    properties = tmp_path / "alone.properties"
+    properties.write_text("".join(f"{key}={value}\n" for key, value in one.overrides.items()))
+    one.overrides["zookeeper.connect"] = brokers.connect
+    with pytest.raises(AssertionError, match="Run plog move-store"):
+        one.start()
+    one.kill()
+    refused = CliRunner().invoke(move_store, ["--zookeeper", brokers.connect, str(properties)])
+    text = str(refused.exception)
+    assert "this broker belongs to it" in text
+    assert f"move {FILE_NAME}* out of each log directory" in text
+    assert text.endswith("set zookeeper.connect and start the broker")
+    for path in one.log_dirs[0].glob(f"{FILE_NAME}*"):
+        path.unlink()
+    with one:
+        assert values_of(one.bootstrap) == set(range(COUNT))
 
 
 class Writes(Filesystem):

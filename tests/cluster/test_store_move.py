@@ -27,7 +27,14 @@ from plog.cluster.store_move import (
     keep_files,
     nodes_to_move,
 )
-from plog.cluster.znodes import BROKER_SEQUENCE, CONTROLLER, TOPICS, broker_path, topic_path
+from plog.cluster.znodes import (
+    BROKER_SEQUENCE,
+    CLUSTER_ID,
+    CONTROLLER,
+    TOPICS,
+    broker_path,
+    topic_path,
+)
 from plog.cluster.zookeeper_store import ZooKeeperStore
 from plog.errors import InconsistentLogDirs
 from plog.runtime.clock import SystemClock
@@ -136,6 +143,18 @@ def test_place_of_another_cluster_is_refused(source: EmbeddedStore, target: ZooK
         check_target(source, target)
     ensure_cluster_id(target)
     with pytest.raises(InconsistentLogDirs, match="is there already"):
+        check_target(source, target)
+
+
+def test_cluster_that_kafka_keeps_is_no_place_to_return_to(
+    source: EmbeddedStore, target: ZooKeeperStore
+) -> None:
+    create_persistent_paths(target)
+    target.create(CLUSTER_ID, source.get(CLUSTER_ID)[0], make_parents=True)
+    with pytest.raises(InconsistentLogDirs, match="is there already; name an unused path"):
+        check_target(source, target)
+    target.ensure("/plog/log_dirs")
+    with pytest.raises(InconsistentLogDirs, match="is there already, and this broker belongs to"):
         check_target(source, target)
 
 

@@ -48,7 +48,7 @@ def examine_zookeeper(
     own = [path / FILE_NAME for path in log_dirs if (path / FILE_NAME).exists()]
     if own:
         text = f"{own[0]} is this broker's own store, but zookeeper.connect is set"
-        advice = "remove zookeeper.connect, or move the store with plog move-store"
+        advice = "move the store with plog move-store, or remove zookeeper.connect to run alone"
         yield Finding(WHAT, Verdict.FAILURE, text, advice)
     for server in connect.partition("/")[0].split(","):
         yield _server(server.strip())
