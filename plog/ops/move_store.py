@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from plog.cluster import znodes
 from plog.cluster.adoption_state import check_may_start
+from plog.cluster.broker_registration import read_cluster_id
 from plog.cluster.known_log_dirs import FoundLogDirs, find_known_log_dirs
 from plog.cluster.store_copy import FILE_NAME
 from plog.cluster.store_move import (
@@ -59,7 +60,7 @@ def plan_move(settings: BrokerSettings, connect: str) -> MovePlan:
     ):
         copies = _copies(found)
         if not copies:
-            _check_has_left(found, target)
+            _check_has_left(found, target, connect)
             return MovePlan(0, 0, was_interrupted=True)
         with opened_store(copies) as source:
             check_may_start(source)
@@ -85,7 +86,7 @@ def move(settings: BrokerSettings, connect: str, progress: Callable[[int], None]
                 copy_store(source, target, nodes_to_move(source), progress)
             keep_files(Filesystem(), copies)
         else:
-            _check_has_left(found, target)
+            _check_has_left(found, target, connect)
         end_move(target)
         return _kept(found)
 
@@ -103,13 +104,19 @@ def _kept(found: FoundLogDirs) -> list[Path]:
     return [path for path in moved if path.exists()]
 
 
-def _check_has_left(found: FoundLogDirs, target: ZooKeeperStore) -> None:
+def _check_has_left(found: FoundLogDirs, target: ZooKeeperStore, connect: str) -> None:
     """Check that only the end of a move is missing. Raises MoveError."""
     kept = _kept(found)
     if not kept:
         raise MoveError("these log directories have no coordination store of their own")
-    if not is_moving(found.identity.cluster_id, target):
-        raise MoveError(f"the store was moved already: {kept[0]}")
+    moved = found.identity.cluster_id
+    if is_moving(moved, target):
+        return
+    is_there = target.exists(znodes.CLUSTER_ID) is not None and read_cluster_id(target) == moved
+    raise MoveError(
+        f"the store was moved already ({kept[0]} is what it was): set zookeeper.connect"
+        + (f"={connect} and start the broker" if is_there else " to the path that it was moved to")
+    )
 
 
 @contextmanager

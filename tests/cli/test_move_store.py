@@ -137,8 +137,13 @@ def test_move_that_was_interrupted_is_finished(
         broker.overrides = dict(joins)
     cannot_start("moved to ZooKeeper")
     assert move(broker, connect, "--execute", "--yes").exit_code == 0
-    again = move(broker, connect, "--execute", "--yes")
-    assert "moved already" in str(again.exception)
+    for options in ((), ("--execute", "--yes")):
+        again = str(move(broker, connect, *options).exception)
+        assert "was moved already" in again
+        assert again.endswith(f"set zookeeper.connect={connect} and start the broker")
+        elsewhere = str(move(broker, f"{connect}/elsewhere", *options).exception)
+        assert "was moved already" in elsewhere
+        assert elsewhere.endswith("set zookeeper.connect to the path that it was moved to")
 
 
 def test_path_that_is_in_use_is_refused(broker: BrokerProcess, connect: str) -> None:
