@@ -1,11 +1,12 @@
-"""`bin/cluster`, which runs a ZooKeeper and three brokers on one machine: what `show` says."""
+"""`bin/cluster`, which runs a ZooKeeper and brokers on one machine: what `start` and `show` say."""
 
 from __future__ import annotations
 
 import importlib.util
 import os
+import socket
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
@@ -66,3 +67,36 @@ def test_cluster_that_runs_needs_no_advice(
         with pytest.raises(SystemExit):
             script.show()
     assert "bin/cluster" not in capfd.readouterr().err
+
+
+def test_port_that_is_in_use_is_found_before_anything_is_started(
+    script: ModuleType, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launched: list[list[str]] = []
+
+    def launch(command: list[str], **_: object) -> SimpleNamespace:
+        launched.append(command)
+        return SimpleNamespace(pid=os.getpid())
+
+    monkeypatch.setattr(script, "ZOOKEEPER_PORT", free_port())
+    monkeypatch.setattr(script, "jars", lambda: script.PLACE)
+    monkeypatch.setattr(script, "wait_for", lambda *_: None)
+    monkeypatch.setattr(script.subprocess, "Popen", launch)
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        add_broker(script, "cluster-1", port, is_running=False)
+        with pytest.raises(SystemExit):
+            script.start()
+    assert launched == []
+    assert capfd.readouterr().err == (
+        f"bin/cluster: port {port} of 127.0.0.1, which cluster-1 needs, is in use by another"
+        " program. Nothing is started\n"
+    )
+
+
+def test_start_that_fails_later_says_how_to_stop_the_others(
+    script: ModuleType, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        script.wait_for("cluster-1", free_port())
+    assert "`bin/cluster stop` stops the others" in capfd.readouterr().err

@@ -27,6 +27,7 @@ ZOOKEEPER_PORT = 2181
 ZOOKEEPER_RELEASE = "3.8.4"
 START_S = 60.0
 STOP_S = 60.0
+STOPS_OTHERS = "`bin/cluster stop` stops the others"
 
 POM = """<project xmlns="http://maven.apache.org/POM/4.0.0">
   <modelVersion>4.0.0</modelVersion>
@@ -97,10 +98,8 @@ def start_time(pid: int) -> int | None:
     return None if state == "Z" else int(fields[18])
 
 
-def launch(name: str, port: int, command: list[str]) -> None:
-    """Start a process that goes on when this one ends, on a port that nothing else has."""
-    if listens(port):
-        fail(f"port {port} of 127.0.0.1 is in use by another program, so {name} is not started")
+def launch(name: str, command: list[str]) -> None:
+    """Start a process that goes on when this one ends."""
     with (PLACE / f"{name}.log").open("ab") as log:
         process = subprocess.Popen(
             command,
@@ -124,11 +123,11 @@ def wait_for(name: str, port: int) -> None:
     until = time.monotonic() + START_S
     while time.monotonic() < until:
         if running(name) is None:
-            fail(f"{name} has ended, see {PLACE / name}.log")
+            fail(f"{name} has ended, see {PLACE / name}.log. {STOPS_OTHERS}")
         if listens(port):
             return
         time.sleep(0.1)
-    fail(f"{name} does not listen on port {port}, see {PLACE / name}.log")
+    fail(f"{name} does not listen on port {port}, see {PLACE / name}.log. {STOPS_OTHERS}")
 
 
 def end(name: str) -> bool:
@@ -167,13 +166,13 @@ def jars() -> Path:
 def start() -> None:
     """Start what does not run."""
     PLACE.mkdir(parents=True, exist_ok=True)
+    check_ports()
     if running(ZOOKEEPER) is None:
         properties = PLACE / "zookeeper.properties"
         properties.write_text(SERVER.format(data=PLACE / "zookeeper-data", port=ZOOKEEPER_PORT))
         main = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
         launch(
             ZOOKEEPER,
-            ZOOKEEPER_PORT,
             ["java", "-Xmx256m", "-cp", f"{jars()}/*", main, str(properties)],
         )
         wait_for(ZOOKEEPER, ZOOKEEPER_PORT)
@@ -181,10 +180,21 @@ def start() -> None:
         if running(config.stem) is None:
             data = f"log.dirs={PLACE / config.stem}"
             plog = [sys.executable, "-m", "plog", "server", str(config), "--override", data]
-            launch(config.stem, port_of(config), plog)
+            launch(config.stem, plog)
     for config in CONFIGS:
         wait_for(config.stem, port_of(config))
     show()
+
+
+def check_ports() -> None:
+    """Check that no other program has a port, before anything is started."""
+    ports = {ZOOKEEPER: ZOOKEEPER_PORT} | {one.stem: port_of(one) for one in CONFIGS}
+    for name, port in ports.items():
+        if running(name) is None and listens(port):
+            fail(
+                f"port {port} of 127.0.0.1, which {name} needs, is in use by another program."
+                " Nothing is started"
+            )
 
 
 def show() -> None:
