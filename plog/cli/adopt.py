@@ -5,16 +5,12 @@ from __future__ import annotations
 import click
 
 from plog.cli.output import confirm, json_option, print_json, print_rows, yes_option
+from plog.cli.properties import zookeeper_option
 
 
 @click.command()
 @click.argument("properties", type=click.Path(dir_okay=False))
-@click.option(
-    "--zookeeper",
-    required=True,
-    metavar="HOST:PORT[,...][/CHROOT]",
-    help="ZooKeeper of the Kafka broker (its zookeeper.connect).",
-)
+@zookeeper_option("ZooKeeper of the Kafka broker (its zookeeper.connect).")
 @click.option(
     "--give-back",
     is_flag=True,

@@ -8,18 +8,13 @@ from contextlib import contextmanager
 import click
 
 from plog.cli.output import confirm, json_option, print_done, yes_option
-from plog.cli.properties import takes_properties
+from plog.cli.properties import takes_properties, zookeeper_option
 from plog.types import counted
 
 
 @click.command()
 @takes_properties
-@click.option(
-    "--zookeeper",
-    required=True,
-    metavar="HOST:PORT[,...][/PATH]",
-    help="Where the store goes: the future zookeeper.connect.",
-)
+@zookeeper_option("Where the store goes: the future zookeeper.connect.")
 @click.option("--execute", is_flag=True, help="Move the store; without it, only check.")
 @yes_option
 @json_option

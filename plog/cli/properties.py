@@ -1,4 +1,7 @@
-"""The arguments that give a command a broker's settings: PROPERTIES, --env and --override."""
+"""The arguments that give a command a broker's settings: PROPERTIES, --env and --override.
+
+And --zookeeper, whose value is one of `zookeeper.connect`.
+"""
 
 from __future__ import annotations
 
@@ -33,3 +36,23 @@ def takes_properties(command: Command) -> Command:
     )(with_overrides(command))
     with_file = click.argument("properties", required=False, type=click.Path(dir_okay=False))
     return with_file(with_environment)
+
+
+def zookeeper_option(purpose: str) -> Callable[[Command], Command]:
+    """Add the argument `zookeeper`, checked as `zookeeper.connect` is."""
+    return click.option(
+        "--zookeeper",
+        required=True,
+        metavar="HOST:PORT[,...][/PATH]",
+        help=purpose,
+        callback=lambda _context, _option, value: _checked_zookeeper(value),
+    )
+
+
+def _checked_zookeeper(text: str) -> str:
+    from plog.settings.zookeeper_connect import parse_connect
+
+    try:
+        return str(parse_connect(text))
+    except ValueError as fault:
+        raise click.BadParameter(str(fault), param_hint="--zookeeper") from fault

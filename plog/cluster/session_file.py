@@ -20,6 +20,7 @@ from pathlib import Path
 
 from plog.cluster.zookeeper_client import Session
 from plog.cluster.zookeeper_store import end_session
+from plog.settings.zookeeper_connect import parse_connect
 from plog.storage.filesystem import Filesystem
 
 log = logging.getLogger(__name__)
@@ -64,7 +65,7 @@ def end_last(log_dir: Path, connect: str, *, within_s: float) -> bool:
     try:
         value = json.loads(path.read_text())
         session = Session(int(value["session"], 16), bytes.fromhex(value["password"]))
-        is_here = _root(str(value["connect"])) == _root(connect)
+        is_here = parse_connect(str(value["connect"])).path == parse_connect(connect).path
         place = value["place"]
     except FileNotFoundError:
         return False
@@ -92,8 +93,3 @@ def _place(log_dir: Path) -> dict[str, str | int] | None:
         return None
     found = log_dir.stat()
     return {"boot": boot_id, "device": found.st_dev, "inode": found.st_ino}
-
-
-def _root(connect: str) -> str:
-    """Return the path in `zookeeper.connect`, behind the servers."""
-    return connect.partition("/")[2].strip("/")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 from kazoo.client import KazooClient
@@ -19,6 +20,7 @@ from kazoo.retry import KazooRetry
 from kazoo.security import ACL, CREATOR_ALL_ACL, READ_ACL_UNSAFE
 
 from plog.settings.definitions import BrokerSettings
+from plog.settings.listeners import Address, format_address
 
 _quiet = logging.getLogger("plog.cluster.kazoo")
 _quiet.setLevel(logging.ERROR)
@@ -70,23 +72,23 @@ class Client(KazooClient):  # type: ignore[misc]  # it has no types
     """A client of ZooKeeper.
 
     Args:
-        hosts: the servers, separated by commas.
+        servers: the servers of one ensemble.
         timeout_s: for how long they are asked to keep the session while it is silent.
         session: one to take over.
     """
 
     def __init__(
         self,
-        hosts: str,
+        servers: Sequence[Address],
         timeout_s: float,
         access: Access = OPEN,
         session: tuple[int, bytes] | None = None,
     ) -> None:
         # A server that starts leaves a connection without a response, and `_Connection` waits for
         # it for a part of the session's time: a server alone is named again.
-        times = -(-ATTEMPTS_IN_A_SESSION // (hosts.count(",") + 1))
+        times = -(-ATTEMPTS_IN_A_SESSION // len(servers))
         super().__init__(
-            hosts=",".join([hosts] * times),
+            hosts=",".join(format_address(server) for server in [*servers] * times),
             handler=_Handler(),
             timeout=timeout_s,
             client_id=session,

@@ -47,6 +47,7 @@ from plog.cluster.store import (
 )
 from plog.cluster.zookeeper_client import OPEN, Access, Client, Session
 from plog.cluster.zookeeper_watches import Read, ZooKeeperWatches
+from plog.settings.zookeeper_connect import parse_connect
 
 log = logging.getLogger(__name__)
 
@@ -105,8 +106,8 @@ class ZooKeeperStore(Store):
         makes_root: bool = True,
     ) -> None:
         self._connect = connect
-        hosts, slash, root = connect.partition("/")
-        self._client = Client(hosts, session_timeout_ms / 1000, access)
+        servers, path = parse_connect(connect)
+        self._client = Client(servers, session_timeout_ms / 1000, access)
         self._closed = threading.Event()
         self._session = Session(0, b"")
         """The last one: kazoo has none while it has no connection."""
@@ -120,10 +121,10 @@ class ZooKeeperStore(Store):
         self._watches = ZooKeeperWatches(self._client, self._reading_now)
         self._client.add_listener(self._on_state)
         self._start(connection_timeout_ms / 1000)
-        if slash and root:
+        if path:
             if makes_root:
-                self._make_root(f"/{root}")
-            self._client.chroot = f"/{root}"
+                self._make_root(path)
+            self._client.chroot = path
 
     def _make_root(self, root: str) -> None:
         try:
@@ -415,7 +416,7 @@ def _takes_over(connect: str, session: Session, *, within_s: float) -> bool:
     """Take a session over and close it; return whether it was there. Raises Unreachable."""
     if within_s <= 0:
         raise Unreachable(f"no ZooKeeper answers at {connect}")
-    client = Client(connect.partition("/")[0], within_s, session=session)
+    client = Client(parse_connect(connect).servers, within_s, session=session)
     try:
         client.start(within_s)
         return client.client_id is not None and client.client_id[0] == session.id

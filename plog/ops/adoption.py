@@ -50,6 +50,7 @@ from plog.errors import PlogError
 from plog.ops.stopped_broker import held, opened_store
 from plog.runtime.clock import SystemClock
 from plog.settings.definitions import BrokerSettings
+from plog.settings.zookeeper_connect import parse_connect
 from plog.storage.filesystem import Filesystem
 from plog.storage.inventory import take_inventory
 from plog.types import TopicPartition
@@ -88,7 +89,7 @@ def adopt(settings: BrokerSettings, zookeeper: str) -> list[Carried]:
 
     Args:
         settings: the broker's settings; log.dirs and broker.id are used.
-        zookeeper: like zookeeper.connect: host:port, separated by commas, then a chroot.
+        zookeeper: what `plog.settings.zookeeper_connect.parse_connect` accepts.
 
     Raises:
         AdoptionError: zookeeper.connect is set. Or the given ZooKeeper does not respond, has no
@@ -377,16 +378,13 @@ _zookeeper_log.propagate = False
 
 @contextmanager
 def _zookeeper(connect: str) -> Iterator[KazooClient]:
-    try:
-        client = KazooClient(
-            hosts=connect,
-            timeout=CONNECT_TIMEOUT_S,
-            # Without a deadline the client waits for a lost server forever.
-            connection_retry={"max_tries": -1, "max_delay": 1.0, "deadline": CONNECT_TIMEOUT_S},
-            logger=_zookeeper_log,
-        )
-    except ValueError as error:
-        raise AdoptionError(f"invalid ZooKeeper address {connect!r}: {error}") from error
+    client = KazooClient(
+        hosts=str(parse_connect(connect)),
+        timeout=CONNECT_TIMEOUT_S,
+        # Without a deadline the client waits for a lost server forever.
+        connection_retry={"max_tries": -1, "max_delay": 1.0, "deadline": CONNECT_TIMEOUT_S},
+        logger=_zookeeper_log,
+    )
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # it warns of a missing chroot; our error names it

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from plog.settings.keys import BOOLEAN, CLASS, INT, LONG, PASSWORD, STRING, Settings, Update, key
+from plog.settings.zookeeper_connect import CONNECT
 
 NO_POLICIES = "policies are Java classes"
 
@@ -108,10 +109,10 @@ class ClusterKeys(Settings):
     )
     zookeeper_connect = key(
         "zookeeper.connect",
-        STRING,
+        CONNECT,
         "ZooKeeper servers of the cluster: host:port separated by commas, with an "
-        "optional path after the last one. Unset, the broker runs alone, with a store of its own "
-        "in its log directories.",
+        "optional path once, after the last one. The default port is 2181. Unset, the broker runs "
+        "alone, with a store of its own in its log directories.",
     )
     zookeeper_session_timeout_ms = key(
         "zookeeper.session.timeout.ms",

@@ -49,7 +49,7 @@ EVERYWHERE = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}
 
 
 class Address(NamedTuple):
-    """Where something else than clients is served: host:port."""
+    """A host, an IPv6 address without its brackets, and a port."""
 
     host: str
     port: int
@@ -64,14 +64,17 @@ def _parse_address(text: str) -> Address | None:
     return Address(found["host"].strip("[]"), int(found["port"]))
 
 
-def _format_address(address: Address | None) -> str:
-    if address is None:
-        return ""
+def format_address(address: Address) -> str:
+    """Write an address as host:port."""
     host = f"[{address.host}]" if ":" in address.host else address.host
     return f"{host}:{address.port}"
 
 
-ADDRESS: Final = Kind(ConfigType.STRING, _parse_address, _format_address)
+ADDRESS: Final = Kind(
+    ConfigType.STRING,
+    _parse_address,
+    lambda address: "" if address is None else format_address(address),
+)
 
 
 class HostCap(NamedTuple):

@@ -79,7 +79,7 @@ def test_session_is_ended_by_other_names_of_the_servers(connect: str, tmp_path: 
     killed = ZooKeeperStore(connect)
     remember(tmp_path, connect, killed.session)
     server, _, path = connect.partition("/")
-    assert end_last(tmp_path, f"{server},127.0.0.1:{free_port()}/{path}/", within_s=WAIT_S)
+    assert end_last(tmp_path, f"{server},127.0.0.1:{free_port()}/{path}", within_s=WAIT_S)
     killed.close()
 
 

@@ -22,13 +22,14 @@ from plog.ops.doctor.findings import Finding, Findings, Verdict
 from plog.ops.doctor.running_broker import RunningBroker
 from plog.printable import printable
 from plog.settings.definitions import BrokerSettings
+from plog.settings.listeners import Address, format_address
+from plog.settings.zookeeper_connect import parse_connect
 from plog.storage.filesystem import Filesystem
 from plog.storage.log_dir import META_PROPERTIES, decode_properties
 
 WHAT = "zookeeper"
 WAIT_MS = 3_000
 MAX_ANSWER = 4096
-PORT = 2181
 NO_VERSION = (1 << 31) - 1
 """The version of no node: a write that expects it shows whether writes are allowed, and fails."""
 WRITTEN = (znodes.BROKER_IDS, znodes.TOPICS, znodes.CONFIG_CHANGES, znodes.CONTROLLER_EPOCH)
@@ -50,8 +51,8 @@ def examine_zookeeper(
         text = f"{own[0]} is this broker's own store, but zookeeper.connect is set"
         advice = "move the store with plog move-store, or remove zookeeper.connect to run alone"
         yield Finding(WHAT, Verdict.FAILURE, text, advice)
-    for server in connect.partition("/")[0].split(","):
-        yield _server(server.strip())
+    for address in parse_connect(connect).servers:
+        yield _server(address)
     try:
         store = ZooKeeperStore(
             connect,
@@ -70,15 +71,15 @@ def examine_zookeeper(
         yield Finding(WHAT, Verdict.FAILURE, str(refused), advice)
 
 
-def _server(server: str) -> Finding:
+def _server(address: Address) -> Finding:
     """Ask a server what it is, by the one command that is allowed by default."""
-    host, _, port = server.rpartition(":") if ":" in server else (server, "", str(PORT))
+    server = format_address(address)
     try:
-        with socket.create_connection((host, int(port)), WAIT_MS / 1000) as asked:
+        with socket.create_connection(address, WAIT_MS / 1000) as asked:
             asked.settimeout(WAIT_MS / 1000)
             asked.sendall(b"srvr")
             answer = asked.recv(MAX_ANSWER).decode(errors="replace")
-    except (OSError, ValueError) as error:
+    except OSError as error:
         text = f"server {server} does not answer: {error}"
         advice = "start it, or remove it from zookeeper.connect; the others go on if they are most"
         return Finding(WHAT, Verdict.WARNING, text, advice)
