@@ -161,6 +161,14 @@ def test_remark_names_no_address_if_another_source_sets_the_listeners(
     assert warnings == []
 
 
+def test_zookeeper_is_set_by_a_variable_as_by_the_file() -> None:
+    settings, warnings = read(environment={"KAFKA_ZOOKEEPER_CONNECT": "zk1,zk2:2182/plog"})
+    assert settings.zookeeper_connect == "zk1:2181,zk2:2182/plog"
+    assert warnings == []
+    with pytest.raises(ConfigError, match=r"^KAFKA_ZOOKEEPER_CONNECT: .* is empty; remove the key"):
+        read(environment={"KAFKA_ZOOKEEPER_CONNECT": ""})
+
+
 def test_node_id_beside_a_broker_id_is_named() -> None:
     variables = {"KAFKA_NODE_ID": "7", "KAFKA_BROKER_ID": "3"}
     settings, warnings = read(environment=variables)
