@@ -7,6 +7,7 @@ raises the first error of a response.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
@@ -14,9 +15,10 @@ from typing import NamedTuple, TypeVar
 from plog.client.administration import Administration
 from plog.client.attempts import retry, wait_for_next
 from plog.client.connection import introduction
-from plog.client.metadata import Node, TopicInfo
+from plog.client.metadata import ControllerUnreachable, Node, TopicInfo
 from plog.client.offsets import OffsetAndTimestamp, ask_each
-from plog.errors import ErrorCode, InvalidRequest, KafkaError, error_for
+from plog.client.retry_log import RetryLog
+from plog.errors import ErrorCode, InvalidRequest, KafkaError, NotController, error_for
 from plog.protocol.messages.api_versions import ApiVersionsResponse
 from plog.protocol.messages.cluster import (
     DescribableLogDirTopic,
@@ -41,11 +43,14 @@ from plog.protocol.messages.topics import (
     CreatableReplicaAssignment,
     CreatableTopic,
     CreatableTopicConfig,
+    CreatableTopicResult,
     CreatePartitionsRequest,
     CreatePartitionsResponse,
     CreatePartitionsTopic,
+    CreatePartitionsTopicResult,
     CreateTopicsRequest,
     CreateTopicsResponse,
+    DeletableTopicResult,
     DeleteRecordsPartition,
     DeleteRecordsRequest,
     DeleteRecordsResponse,
@@ -57,8 +62,10 @@ from plog.protocol.messages.topics import (
 from plog.protocol.schema import Struct
 from plog.types import ZERO_UUID, TopicPartition
 
+log = logging.getLogger(__name__)
+
 R = TypeVar("R", bound=Struct)
-T = TypeVar("T")
+TopicResult = CreatableTopicResult | DeletableTopicResult | CreatePartitionsTopicResult
 
 UP, DOWN_SAFELY = 1, 2
 """Direction in which a feature's level changes."""
@@ -79,15 +86,9 @@ BROKER_DEFAULT = -1
 """Number of partitions or replicas: the broker's default."""
 END = -1
 """Offset of `delete_records`: the end of the log."""
-MOVED = frozenset(
-    {
-        ErrorCode.NOT_CONTROLLER,
-        ErrorCode.NOT_LEADER_OR_FOLLOWER,
-        ErrorCode.LEADER_NOT_AVAILABLE,
-    }
-)
+LEADER_MOVED = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.LEADER_NOT_AVAILABLE})
 """Errors after which the same request may succeed on another broker, or a little later."""
-MOVED_TIMEOUT_S = 10.0
+LEADER_MOVED_TIMEOUT_S = 10.0
 ELECTING = frozenset(
     {
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -229,17 +230,13 @@ class Admin(Administration):
             ],
         )
 
-        def create() -> None:
-            answer = self._ask_controller(
-                CreateTopicsRequest(
-                    topics=[asked], timeout_ms=self._timeout_ms, validate_only=validate_only
-                ),
-                CreateTopicsResponse,
-            )
-            for topic in answer.topics:
-                _raise(topic.error_code, topic.error_message, f"topic {name!r}")
+        request = CreateTopicsRequest(
+            topics=[asked], timeout_ms=self._timeout_ms, validate_only=validate_only
+        )
 
-        self._settled(create)
+        self._by_controller(
+            request, CreateTopicsResponse, lambda answer: _check_topics(answer.topics, name)
+        )
         self._cluster.forget(name)
 
     def delete_topic(self, name: str) -> None:
@@ -249,19 +246,14 @@ class Admin(Administration):
             UnknownTopicOrPartition: it does not exist.
         """
 
-        def delete() -> None:
-            answer = self._ask_controller(
-                DeleteTopicsRequest(
-                    topics=[DeleteTopicState(name=name, topic_id=ZERO_UUID)],
-                    topic_names=[name],
-                    timeout_ms=self._timeout_ms,
-                ),
-                DeleteTopicsResponse,
-            )
-            for topic in answer.responses:
-                _raise(topic.error_code, topic.error_message, f"topic {name!r}")
-
-        self._settled(delete)
+        request = DeleteTopicsRequest(
+            topics=[DeleteTopicState(name=name, topic_id=ZERO_UUID)],
+            topic_names=[name],
+            timeout_ms=self._timeout_ms,
+        )
+        self._by_controller(
+            request, DeleteTopicsResponse, lambda answer: _check_topics(answer.responses, name)
+        )
         self._cluster.forget(name)
 
     def create_partitions(self, name: str, count: int) -> None:
@@ -272,19 +264,14 @@ class Admin(Administration):
             InvalidPartitions: it already has that many partitions or more.
         """
 
-        def create() -> None:
-            answer = self._ask_controller(
-                CreatePartitionsRequest(
-                    topics=[CreatePartitionsTopic(name=name, count=count, assignments=None)],
-                    timeout_ms=self._timeout_ms,
-                    validate_only=False,
-                ),
-                CreatePartitionsResponse,
-            )
-            for topic in answer.results:
-                _raise(topic.error_code, topic.error_message, f"topic {name!r}")
-
-        self._settled(create)
+        request = CreatePartitionsRequest(
+            topics=[CreatePartitionsTopic(name=name, count=count, assignments=None)],
+            timeout_ms=self._timeout_ms,
+            validate_only=False,
+        )
+        self._by_controller(
+            request, CreatePartitionsResponse, lambda answer: _check_topics(answer.results, name)
+        )
         self._cluster.forget(name)
 
     def delete_records(self, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
@@ -312,7 +299,12 @@ class Admin(Administration):
                         starts[at] = part.low_watermark
                         left.pop(at, None)
 
-        self._settled(delete)
+        retry(
+            delete,
+            timeout_s=LEADER_MOVED_TIMEOUT_S,
+            may_pass=lambda fault: fault.code in LEADER_MOVED,
+            before_next=lambda _: self._cluster.refresh([]),
+        )
         return starts
 
     def describe_configs(
@@ -391,8 +383,11 @@ class Admin(Administration):
             _raise(result.error_code, result.error_message, _configs_of(resource_type, name))
 
     def features(self) -> list[FeatureLevels]:
-        """Return the features that the controller knows, by name."""
-        answer = self._cluster.controller().call(introduction(), ApiVersionsResponse)
+        """Return the features, by name: as the controller knows them, if there is one."""
+        try:
+            answer = self._cluster.controller().call(introduction(), ApiVersionsResponse)
+        except (NotController, ControllerUnreachable):
+            answer = self._cluster.ask_any(introduction(), ApiVersionsResponse)
         levels = {one.name: one.max_version_level for one in answer.finalized_features}
         return sorted(
             FeatureLevels(one.name, one.min_version, one.max_version, levels.get(one.name, 0))
@@ -418,13 +413,12 @@ class Admin(Administration):
             timeout_ms=self._timeout_ms, feature_updates=[change], validate_only=validate_only
         )
 
-        def update() -> None:
-            answer = self._ask_controller(request, UpdateFeaturesResponse)
+        def check(answer: UpdateFeaturesResponse) -> None:
             _raise(answer.error_code, answer.error_message, name)
             for result in answer.results:
                 _raise(result.error_code, result.error_message, name)
 
-        self._settled(update)
+        self._by_controller(request, UpdateFeaturesResponse, check)
 
     def log_dirs(
         self, topics: Sequence[str] | None = None, brokers: Iterable[int] | None = None
@@ -478,9 +472,34 @@ class Admin(Administration):
             )
         return {node_id: list(topics.values()) for node_id, topics in grouped.items()}
 
-    def _ask_controller(self, request: Struct, response: type[R]) -> R:
-        connection = self._cluster.controller()
-        return connection.call(request, response, wait_ms=self._timeout_ms)
+    def _by_controller(
+        self, request: Struct, response: type[R], check: Callable[[R], None]
+    ) -> None:
+        """Send a request to the controller. While that one is away, look for the next one.
+
+        Args:
+            check: raises the error of a response.
+
+        Raises:
+            NotController, ControllerUnreachable: there was none in the request's time.
+        """
+        waits = RetryLog(log)
+
+        def attempt() -> None:
+            controller = self._cluster.controller()
+            check(controller.call(request, response, wait_ms=self._timeout_ms))
+
+        def before_next(fault: KafkaError) -> None:
+            if isinstance(fault, ControllerUnreachable):
+                waits.warn(fault)
+            self._cluster.refresh([])
+
+        retry(
+            attempt,
+            timeout_s=self._timeout_ms / 1000,
+            may_pass=lambda fault: isinstance(fault, NotController | ControllerUnreachable),
+            before_next=before_next,
+        )
 
     def _ask_about(self, resource_type: int, name: str, request: Struct, response: type[R]) -> R:
         """Ask the broker that knows a resource: the named broker, or any broker."""
@@ -494,20 +513,16 @@ class Admin(Administration):
             )
         return self._cluster.connection(int(name)).call(request, response)
 
-    def _settled(self, attempt: Callable[[], T]) -> T:
-        """Try again while the controller or a leader is moving."""
-        return retry(
-            attempt,
-            timeout_s=MOVED_TIMEOUT_S,
-            may_pass=lambda fault: fault.code in MOVED,
-            before_next=lambda _: self._cluster.refresh([]),
-        )
-
 
 def _configs_of(resource_type: int, name: str) -> str:
     if resource_type == LOGGER:
         return f"log levels of broker {name}"
     return f"configs of {name or 'all brokers'!r}"
+
+
+def _check_topics(results: Iterable[TopicResult], name: str) -> None:
+    for one in results:
+        _raise(one.error_code, one.error_message, f"topic {name!r}")
 
 
 def _raise(code: int, message: str | None, what: str) -> None:

@@ -44,6 +44,10 @@ NOT_THERE = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.LEADER_NOT_AVAILABL
 """Errors for a topic that does not exist, or that is being created."""
 
 
+class ControllerUnreachable(NetworkException):
+    """The controller does not answer. The cluster has others, of which one is elected."""
+
+
 class Node(NamedTuple):
     """A broker as clients reach it."""
 
@@ -239,13 +243,23 @@ class Cluster:
 
         Raises:
             NotController: the cluster has no controller at the moment.
-            NetworkException: the controller cannot be reached.
+            ControllerUnreachable: it does not answer, and other brokers could replace it.
+            NetworkException, RequestTimedOut: the only broker does not answer.
         """
         if self.controller_id not in self.nodes:
             self.refresh([])
         if self.controller_id not in self.nodes:
             raise NotController("the cluster has no controller at the moment")
-        return self.connection(self.controller_id)
+        try:
+            return self.connection(self.controller_id)
+        except (NetworkException, RequestTimedOut) as fault:
+            if len(self.nodes) == 1:
+                raise
+            raise ControllerUnreachable(
+                f"the controller (broker {self.controller_id} at"
+                f" {self.address(self.controller_id)}) does not answer; another one is elected when"
+                f" its session ends: {fault}"
+            ) from fault
 
     def refresh(self, topics: Iterable[str] | None, *, create: bool = False) -> None:
         """Ask for the brokers and for these topics (None: all topics).

@@ -96,6 +96,7 @@ class FakeBroker:
 
     def __init__(self, partitions: int = 1, host: str = "127.0.0.1") -> None:
         self.partitions = partitions
+        self.served: tuple[ApiKey, ...] = SERVED
         self.requests: list[object] = []
         self.lots: dict[int, list[object]] = {}
         self.answers: dict[int, Callable] = {
@@ -138,7 +139,7 @@ class FakeBroker:
                     min_version=0,
                     max_version=request_class(key).api.versions.high,
                 )
-                for key in SERVED
+                for key in self.served
             ],
         )
 
