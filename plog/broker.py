@@ -34,6 +34,7 @@ from plog.storage.log_manager import LogManager
 from plog.wiring.addresses import Addresses
 from plog.wiring.base import Base, open_base
 from plog.wiring.parts import Parts, make_parts
+from plog.wiring.start_progress import Stage, StartProgress
 
 if TYPE_CHECKING:
     from plog.ops.pages.broker_pages import BrokerPages
@@ -65,6 +66,7 @@ class Broker:
         self._clock = clock or SystemClock()
         self._static = settings
         self._loading: LogManager | None = None
+        self._stage = Stage.LOG_DIRS
         self._reactor: Reactor | None = None
         self._end_reasons: asyncio.Queue[str] = asyncio.Queue()
         # Undoes what has been started, the last thing first.
@@ -77,9 +79,10 @@ class Broker:
         return self._addresses.bound
 
     @property
-    def loading_progress(self) -> tuple[int, int]:
-        """How many logs are loaded, while the broker starts, and of how many."""
-        return (0, 0) if self._loading is None else self._loading.loading_progress
+    def start_progress(self) -> StartProgress:
+        """How far the start is, while the broker starts."""
+        loaded, found = (0, 0) if self._loading is None else self._loading.loading_progress
+        return StartProgress(self._stage, loaded, found)
 
     @property
     def metrics_port(self) -> int:
@@ -138,9 +141,10 @@ class Broker:
         self._running.callback(found.unlock)
         self._addresses.claim(
             network_answers=self.is_alive,
-            progress=lambda: self.loading_progress,
+            progress=lambda: self.start_progress,
             log_dirs_left=lambda: 0 if self._loading is None else len(self._loading.live_log_dirs),
         )
+        self._stage = Stage.STORE
         base = await open_base(
             self._static,
             fs,
@@ -149,6 +153,7 @@ class Broker:
             loading=self._note_loading,
             undo=self._running,
         )
+        self._stage = Stage.REGISTRATION
         parts = make_parts(base, self._addresses, self._running, on_end=self._ender())
         self._replicas = parts.services.replicas
         self._watch_disks(base.logs)
@@ -157,7 +162,7 @@ class Broker:
         await self._serve(base, parts)
 
     def _note_loading(self, logs: LogManager) -> None:
-        self._loading = logs
+        self._loading, self._stage = logs, Stage.LOGS
 
     def _ender(self) -> Callable[[str], None]:
         """Return a function for any thread that has `until_failed` return."""
@@ -251,6 +256,7 @@ class Broker:
         """Register, and wait until the controller has described the cluster."""
         joined = services.controller.start()
         await asyncio.to_thread(member.start)
+        self._stage = Stage.FIRST_ORDERS
         # A client that comes in must find the brokers and topics that there are, and their leaders.
         with suppress(TimeoutError):
             async with asyncio.timeout(READY_TIMEOUT_S):

@@ -29,6 +29,7 @@ from plog.errors import KafkaStorageError
 from plog.ops.service_manager import PINGS_PER_INTERVAL, ServiceManager
 from plog.ops.stderr_log import log_to_stderr
 from plog.settings.definitions import BrokerSettings
+from plog.wiring.start_progress import Stage, StartProgress
 
 log = logging.getLogger(__name__)
 
@@ -125,18 +126,23 @@ async def _tell_progress(broker: Broker, manager: ServiceManager) -> None:
     """
     before = None
     for second in itertools.count():
-        loaded, found = broker.loading_progress
-        reached = loaded, found, _bytes_read() // PROGRESS_BYTES
-        told: dict[str, str | int] = {
-            "STATUS": f"loading logs: {loaded} of {found}" if found else "starting"
-        }
+        progress = broker.start_progress
+        reached = progress, _bytes_read() // PROGRESS_BYTES
+        told: dict[str, str | int] = {"STATUS": str(progress)}
         if reached != before:
             before = reached
             told["EXTEND_TIMEOUT_USEC"] = START_TIMEOUT_S * 1_000_000
         manager.tell(**told)
         if second and second % TELL_START_S == 0:
-            log.info("loading logs: %d of %d, %.1f GB read", loaded, found, _bytes_read() / 1e9)
+            _log_progress(progress)
         await asyncio.sleep(1)
+
+
+def _log_progress(progress: StartProgress) -> None:
+    if progress.stage is Stage.LOGS:
+        log.info("%s, %.1f GB read", progress, _bytes_read() / 1e9)
+    else:
+        log.info("%s", progress)
 
 
 def _bytes_read() -> int:

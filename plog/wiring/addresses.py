@@ -52,7 +52,7 @@ class Addresses:
         self,
         *,
         network_answers: Callable[[float], Awaitable[bool]],
-        progress: Callable[[], tuple[int, int]],
+        progress: Callable[[], object],
         log_dirs_left: Callable[[], int],
     ) -> None:
         """Bind every address, or say at once that one cannot be had; serve the metrics' address.

@@ -16,6 +16,7 @@ import time
 import urllib.request
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from pkgutil import resolve_name
 
 import pytest
 
@@ -28,6 +29,7 @@ from plog.ops.service_manager import ServiceManager
 from plog.server import serve
 from plog.settings.definitions import BrokerSettings
 from plog.storage.log_dir import CLEAN_SHUTDOWN_FILE, META_PROPERTIES
+from plog.wiring.start_progress import Stage
 from tests.descriptors import open_at
 from tests.handlers.wire import create_topic, make_batch, produce, speak
 from tests.planes import broker_settings
@@ -297,6 +299,40 @@ def test_first_request_finds_the_leaders_of_before(tmp_path: Path) -> None:
         connection = speak(broker.port)
         assert produce(connection, topic, make_batch()).error_code == ErrorCode.NONE
         connection.close()
+
+
+STAGES = {
+    "plog.broker.find_log_dirs": Stage.LOG_DIRS,
+    "plog.wiring.base.open_store": Stage.STORE,
+    "plog.storage.log_manager.LogManager.start": Stage.LOGS,
+    "plog.cluster.member.Member.start": Stage.REGISTRATION,
+    "plog.cluster.metadata_cache.MetadataCache.until": Stage.FIRST_ORDERS,
+}
+"""The stage in which a start calls a function first."""
+
+
+def test_start_shows_its_stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    broker = Broker(settings_of(tmp_path, free_port()))
+    seen: dict[str, Stage] = {}
+
+    def note(name: str) -> None:
+        function = resolve_name(name)
+
+        def noted(*arguments: object, **named: object) -> object:
+            seen.setdefault(name, broker.start_progress.stage)
+            return function(*arguments, **named)
+
+        monkeypatch.setattr(name, noted)
+
+    for name in STAGES:
+        note(name)
+
+    async def scenario() -> None:
+        await broker.start()
+        await broker.stop()
+
+    asyncio.run(scenario())
+    assert seen == STAGES
 
 
 # -- signals ---------------------------------------------------------------------------------------

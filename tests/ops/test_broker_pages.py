@@ -163,7 +163,7 @@ def test_start_and_stop_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyP
     asyncio.run(scenario())
     assert seen["start"] == [
         (200, "alive"),
-        (503, "starting: 3 of 40 logs loaded"),
+        (503, "starting: loading logs: 3 of 40"),
         (503, "no metrics: the broker is starting"),
     ]
     assert seen["stop"] == [

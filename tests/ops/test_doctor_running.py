@@ -240,7 +240,7 @@ def test_stopped_broker_is_no_fault(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("status", "reason", "verdict"),
     [
-        (503, "starting: 3 of 10 logs loaded", Verdict.WARNING),
+        (503, "starting: loading logs: 3 of 10", Verdict.WARNING),
         (503, "stopping", Verdict.WARNING),
         (503, "no log directory is online", Verdict.FAILURE),
         (200, "ready", Verdict.FAILURE),

@@ -19,7 +19,9 @@ from tests.servers import BrokerProcess, free_port
 
 
 @contextmanager
-def page(answers: dict[str, int], text: str = "loading logs: 3 of 10") -> Iterator[Address]:
+def page(
+    answers: dict[str, int], text: str = "starting: loading logs: 3 of 10"
+) -> Iterator[Address]:
     """Serve paths with a status each, and 404 for all others; the text is the same."""
 
     class Handler(BaseHTTPRequestHandler):

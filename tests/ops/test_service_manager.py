@@ -22,6 +22,7 @@ from plog.broker import Broker
 from plog.ops.service_manager import ServiceManager
 from plog.protocol.messages.produce import ProduceResponse
 from plog.settings.definitions import BrokerSettings
+from plog.wiring.start_progress import Stage, StartProgress
 from tests.handlers.wire import create_topic, eventually, make_batch, produce_request, speak
 from tests.planes import broker_settings
 from tests.servers import START_TIMEOUT_S, BrokerProcess, free_port
@@ -190,35 +191,59 @@ def test_start_says_how_many_logs_are_loaded(tmp_path: Path) -> None:
 
 
 class Progress:
-    """A broker that loads logs, and the service manager that is told: one look for each step."""
+    """A broker that starts, and its service manager: one look for each step."""
 
-    def __init__(self, steps: list[tuple[int, int] | int]) -> None:
+    def __init__(self, steps: list[StartProgress | int]) -> None:
         self._steps = iter(steps)
-        self._reached = (0, 0)
-        self.told: list[dict[str, object]] = []
+        self._reached = StartProgress(Stage.LOG_DIRS)
+        self.sent: list[dict[str, object]] = []
 
     @property
-    def loading_progress(self) -> tuple[int, int]:
+    def start_progress(self) -> StartProgress:
         match next(self._steps, None):
             case None:
                 raise asyncio.CancelledError
             case int(size):  # of a log that is read
                 with Path("/dev/zero").open("rb") as file:
                     file.read(size)
-            case reached:
+            case StartProgress() as reached:
                 self._reached = reached
         return self._reached
 
     def tell(self, **assignments: object) -> None:
-        self.told.append(assignments)
+        self.sent.append(assignments)
 
 
 def test_start_has_more_time_for_as_long_as_it_comes_further() -> None:
-    steps = [(0, 5), (0, 5), (1, 5), 2 * server.PROGRESS_BYTES, 0]
-    start = Progress(steps)
+    none, first = (StartProgress(Stage.LOGS, loaded, 5) for loaded in (0, 1))
+    registering = StartProgress(Stage.REGISTRATION, 1, 5)
+    start = Progress([none, none, first, 2 * server.PROGRESS_BYTES, 0, registering])
     with suppress(asyncio.CancelledError):
         asyncio.run(server._tell_progress(start, start))  # type: ignore[arg-type]
-    assert [EXTEND in told for told in start.told] == [True, False, True, True, False]
+    assert [EXTEND in one for one in start.sent] == [True, False, True, True, False, True]
+
+
+def test_stage_of_a_start_is_logged_and_sent(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(server, "TELL_START_S", 1)
+    start = Progress([StartProgress(stage, 2, 2) for stage in Stage])
+    with caplog.at_level(logging.INFO, server.log.name), suppress(asyncio.CancelledError):
+        asyncio.run(server._tell_progress(start, start))  # type: ignore[arg-type]
+    assert [one["STATUS"] for one in start.sent] == [
+        "checking log directories",
+        "waiting for the coordination store",
+        "loading logs: 2 of 2",
+        "registering",
+        "waiting for the controller's first orders",
+    ]
+    store, logs, *rest = caplog.messages  # none in the first second
+    assert re.fullmatch(r"loading logs: 2 of 2, \d+\.\d GB read", logs)
+    assert [store, *rest] == [
+        "waiting for the coordination store",
+        "registering",
+        "waiting for the controller's first orders",
+    ]
 
 
 def test_what_lasts_is_told_again_when_the_manager_was_busy(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ class Probes:
 
     Args:
         network_answers: returns whether all network threads answer within a time, in seconds.
-        progress: returns the numbers of loaded and of all logs.
+        progress: returns how far the start is; its text is shown.
         log_dirs_left: returns the number of log directories that are online.
     """
 
@@ -40,7 +40,7 @@ class Probes:
         loop: asyncio.AbstractEventLoop,
         *,
         network_answers: Callable[[float], Awaitable[bool]],
-        progress: Callable[[], tuple[int, int]],
+        progress: Callable[[], object],
         log_dirs_left: Callable[[], int],
     ) -> None:
         self.phase = Phase.STARTING
@@ -80,8 +80,7 @@ class Probes:
     def not_ready(self) -> str | None:
         """Return why the broker is not ready, None if it is."""
         if self.phase is Phase.STARTING:
-            loaded, found = self._progress()
-            return f"starting: {loaded} of {found} logs loaded" if found else "starting"
+            return f"starting: {self._progress()}"
         if self.phase is Phase.STOPPING:
             return "stopping"
         return None if self._log_dirs_left() else "no log directory is online"
