@@ -107,6 +107,8 @@ class Connection:
         client_id: what the broker's logs call this client.
         timeout_ms: how long each response may take, from the request on.
         connect_timeout_ms: how long opening the connection may take.
+        negotiation_timeout_ms: how long the response to ApiVersions may take; by default, and at
+            most, `timeout_ms`.
         opened: called with the connection once its socket is connected, before the negotiation:
             from then on another thread may `interrupt` it.
 
@@ -124,11 +126,12 @@ class Connection:
         client_id: str = "plog",
         timeout_ms: int = 30_000,
         connect_timeout_ms: int = CONNECT_TIMEOUT_MS,
+        negotiation_timeout_ms: int | None = None,
         opened: Callable[[Connection], None] | None = None,
     ) -> None:
         self.peer = address_of(host, port)
         self._client_id = client_id
-        self._timeout_s = timeout_ms / 1000
+        self._timeout_s = min(negotiation_timeout_ms or timeout_ms, timeout_ms) / 1000
         self._correlation_id = 0
         self._pending: deque[_Pending] = deque()
         self._memory = AnswerMemory()
@@ -149,6 +152,7 @@ class Connection:
             if opened is not None:
                 opened(self)
             self._negotiate()
+            self._timeout_s = timeout_ms / 1000
         except BaseException:
             self.close()
             raise

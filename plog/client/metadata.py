@@ -40,6 +40,8 @@ R = TypeVar("R", bound=Struct)
 
 DEFAULT_PORT = 9092
 HIGHEST_PORT = 65535
+CONTROLLER_TIMEOUT_MS = 10_000
+"""How long a controller may take until it accepts requests. Others may replace it."""
 NOT_THERE = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.LEADER_NOT_AVAILABLE)
 """Errors for a topic that does not exist, or that is being created."""
 
@@ -250,11 +252,13 @@ class Cluster:
             self.refresh([])
         if self.controller_id not in self.nodes:
             raise NotController("the cluster has no controller at the moment")
-        try:
+        if len(self.nodes) == 1:
             return self.connection(self.controller_id)
+        try:
+            return self._shared(
+                *self._address_of(self.controller_id), negotiation_timeout_ms=CONTROLLER_TIMEOUT_MS
+            )
         except (NetworkException, RequestTimedOut) as fault:
-            if len(self.nodes) == 1:
-                raise
             raise ControllerUnreachable(
                 f"the controller (broker {self.controller_id} at"
                 f" {self.address(self.controller_id)}) does not answer; another one is elected when"
@@ -379,23 +383,29 @@ class Cluster:
         random.shuffle(others)
         yield from dict.fromkeys(connected + others)
 
-    def _shared(self, host: str, port: int) -> Connection:
+    def _shared(
+        self, host: str, port: int, *, negotiation_timeout_ms: int | None = None
+    ) -> Connection:
         found = self._connections.get((host, port))
         if found is not None and found.is_usable:
             return found
         if found is not None:
             found.close()
             del self._connections[host, port]
-        found = self._connections[host, port] = self._connect(host, port)
+        found = self._connect(host, port, negotiation_timeout_ms=negotiation_timeout_ms)
+        self._connections[host, port] = found
         return found
 
-    def _connect(self, host: str, port: int) -> Connection:
+    def _connect(
+        self, host: str, port: int, *, negotiation_timeout_ms: int | None = None
+    ) -> Connection:
         try:
             return Connection(
                 host,
                 port,
                 client_id=self._client_id,
                 timeout_ms=self._timeout_ms,
+                negotiation_timeout_ms=negotiation_timeout_ms,
                 opened=self._opened,
             )
         finally:

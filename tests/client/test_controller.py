@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from plog.cli.advice import explain
+from plog.client import metadata
 from plog.client.admin import Admin
 from plog.client.connection import BrokerUnreachable
 from plog.client.metadata import ControllerUnreachable
@@ -23,7 +24,7 @@ from plog.protocol.messages.topics import (
     DeletableTopicResult,
     DeleteTopicsResponse,
 )
-from tests.client.fake_broker import TOPIC_ID, FakeBroker
+from tests.client.fake_broker import SILENCE, TOPIC_ID, FakeBroker
 from tests.servers import free_port
 
 NO_CONTROLLER, LIVE, DEAD = -1, 1, 2
@@ -91,6 +92,20 @@ def test_request_goes_to_the_next_controller(
     assert broker.controllers == [LIVE]
     (warning,) = caplog.messages
     assert f"the controller (broker 2 at 127.0.0.1:{broker.dead_port}) does not answer" in warning
+
+
+@pytest.mark.parametrize("name", REQUESTS)
+def test_controller_that_is_suspended_is_replaced_within_the_request(
+    broker: LiveBroker, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr(metadata, "CONTROLLER_TIMEOUT_MS", SHORT_MS)
+    broker.controllers = [DEAD, LIVE]
+    with FakeBroker() as suspended:
+        suspended.answers[ApiKey.API_VERSIONS] = lambda *_: SILENCE
+        broker.dead_port = suspended.port
+        with Admin(broker.bootstrap, request_timeout_ms=LONG_MS) as admin:
+            REQUESTS[name](admin)
+            assert admin.controller_id() == LIVE
 
 
 @pytest.mark.parametrize("name", REQUESTS)
