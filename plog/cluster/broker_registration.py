@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import uuid
 
-from plog.cluster.store import CreateOp, NodeExists, NoNode, SetOp, Stat, Store, StoreError
+from plog.cluster.store import CreateOp, NodeExists, NoNode, SetOp, Stat, Store
 from plog.cluster.znodes import (
     BROKER_SEQUENCE,
     CLUSTER_ID,
@@ -140,16 +140,13 @@ class BrokerRegistration:
         return found is not None and broker_epoch <= found.czxid
 
     def report_lost_replicas(self) -> None:
-        """Have the controller ask which replicas this broker has lost.
+        """Have the controller ask which replicas this broker can serve. Raises StoreError.
 
-        If the store cannot take it, clients hear it from this broker alone, until the next start.
+        A second report does no harm.
         """
-        try:
-            self._store.create(
-                LOG_DIR_EVENT_PREFIX, encode_log_dir_event(self._broker_id), sequential=True
-            )
-        except StoreError as error:
-            log.error("cannot report lost replicas to the controller: %s", error)
+        self._store.create(
+            LOG_DIR_EVENT_PREFIX, encode_log_dir_event(self._broker_id), sequential=True
+        )
 
     def _of_another_session(self, path: str) -> Stat | None:
         """Judge the node in the way: ours (its stat), ours of an expired session (None: gone)."""

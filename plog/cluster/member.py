@@ -1,6 +1,7 @@
 """Does what `membership` says, as the session of this broker's store comes and goes.
 
-Owns the thread that registers the broker, and the times of the machine. Never decides when.
+Owns the thread that registers the broker and reports lost replicas, and the times of the machine.
+Never decides when.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import queue
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 
 from plog.cluster.broker_registration import BrokerRegistration
 from plog.cluster.control_fence import ControlFence
@@ -70,6 +72,7 @@ class Member:
         self._end_reason = "the client of the coordination store has failed"
         self._joined: Future[int] = Future()
         self._retry_ms: int | None = None
+        self._is_report_queued = False
         self._todo: queue.SimpleQueue[Callable[[], Orders] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="membership", daemon=True)
         self._watch = store.watch_session(self._on_session)
@@ -94,6 +97,19 @@ class Member:
     def has_ended(self) -> bool:
         """Whether this broker cannot be a member any more."""
         return self._machine.state is State.ENDED
+
+    def report_lost_replicas(self) -> None:
+        """Have the controller ask which replicas this broker can serve. Safe from any thread.
+
+        Waits for nothing: the report is written once there is a connection to the store.
+        """
+        if not self._is_report_queued:  # one report stands for all losses before it
+            self._is_report_queued = True
+            self._todo.put(self._replicas_lost)
+
+    def _replicas_lost(self) -> Orders:
+        self._is_report_queued = False
+        return self._machine.replicas_lost()
 
     def stop(self) -> None:
         """End the thread. The registration goes with the session."""
@@ -131,13 +147,12 @@ class Member:
 
     def _run(self) -> None:
         while True:
-            try:
+            with suppress(queue.Empty):
                 call = self._todo.get(timeout=self._tick_s)
-            except queue.Empty:
-                call = self._on_time
-            if call is None:
-                return
-            self._do(call())
+                if call is None:
+                    return
+                self._do(call())
+            self._do(self._on_time())
 
     @property
     def _tick_s(self) -> float:
@@ -164,6 +179,8 @@ class Member:
                     self._controller.stand()
                 case Effect.RESIGN:
                     self._controller.resign()
+                case Effect.REPORT:
+                    self._do(self._report())
                 case Effect.RETRY_LATER:
                     self._retry_ms = self._clock.since_boot_ms() + orders.retry_ms
                 case Effect.END:
@@ -192,3 +209,13 @@ class Member:
         if not self._joined.done():
             self._joined.set_result(epoch)
         return self._machine.registered(session_id, epoch)
+
+    def _report(self) -> Orders:
+        session_id = self._store.session_id
+        try:
+            self._registration.report_lost_replicas()
+        except StoreError as error:
+            log.error("cannot report lost replicas to the controller, trying again: %s", error)
+            return self._machine.failed(session_id)
+        self._machine.reported()
+        return Orders(())

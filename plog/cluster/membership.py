@@ -3,7 +3,8 @@
 Owns when a broker registers, when it may be the controller, and when it must give that up. A
 session that expired is followed by another, in which the broker registers again with a new broker
 epoch. Clients are served all the while, unless another process has taken the broker's id: then this
-one ends. Reads and writes nothing: events in, effects out.
+one ends. A member reports to the controller that replicas are lost, again until it is written.
+Reads and writes nothing: events in, effects out.
 """
 
 from __future__ import annotations
@@ -48,12 +49,14 @@ class Cause(Enum):
     """No server has answered for a session's time."""
     REGISTERED = auto()
     FAILED = auto()
-    """Registering failed: the store refused it or did not answer."""
+    """Registering or reporting failed: the store refused it or did not answer."""
     TAKEN = auto()
     """Registering failed: another live process has the broker's id."""
     NO_CLIENT = auto()
     """The client of the store has failed: no connection will follow."""
     RETRY = auto()
+    REPLICAS_LOST = auto()
+    """The controller has to ask which replicas this broker can serve."""
 
 
 class Effect(Enum):
@@ -67,6 +70,8 @@ class Effect(Enum):
     """Take part in elections of the controller."""
     RESIGN = auto()
     """As the controller: it may be another now. Close the channels to brokers."""
+    REPORT = auto()
+    """Report to the controller that replicas are lost, if no report is written yet."""
     RETRY_LATER = auto()
     """Have RETRY happen after a pause, which doubles."""
     END = auto()
@@ -77,23 +82,29 @@ _Next = tuple[State, tuple[Effect, ...]]
 
 TABLE: Final[Mapping[tuple[State, Cause], _Next]] = {
     (State.OUTSIDE, Cause.CONNECTED): (State.JOINING, (Effect.REGISTER,)),
-    (State.JOINING, Cause.REGISTERED): (State.MEMBER, (Effect.READ_AGAIN, Effect.STAND)),
+    (State.JOINING, Cause.REGISTERED): (
+        State.MEMBER,
+        (Effect.READ_AGAIN, Effect.STAND, Effect.REPORT),
+    ),
     (State.JOINING, Cause.FAILED): (State.JOINING, (Effect.RETRY_LATER,)),
     (State.JOINING, Cause.TAKEN): (State.ENDED, (Effect.END,)),
     (State.JOINING, Cause.RETRY): (State.JOINING, (Effect.REGISTER,)),
     (State.JOINING, Cause.CONNECTED): (State.JOINING, (Effect.REGISTER,)),
     (State.JOINING, Cause.SUSPENDED): (State.OUTSIDE, ()),
     (State.JOINING, Cause.LOST): (State.OUTSIDE, ()),
+    (State.MEMBER, Cause.REPLICAS_LOST): (State.MEMBER, (Effect.REPORT,)),
+    (State.MEMBER, Cause.FAILED): (State.MEMBER, (Effect.RETRY_LATER,)),
+    (State.MEMBER, Cause.RETRY): (State.MEMBER, (Effect.REPORT,)),
     (State.MEMBER, Cause.SUSPENDED): (State.SUSPENDED, ()),
     (State.MEMBER, Cause.LOST): (State.OUTSIDE, (Effect.RESIGN,)),
     (State.MEMBER, Cause.CONNECTED): (State.JOINING, (Effect.RESIGN, Effect.REGISTER)),
-    (State.SUSPENDED, Cause.CONNECTED_AGAIN): (State.MEMBER, ()),
+    (State.SUSPENDED, Cause.CONNECTED_AGAIN): (State.MEMBER, (Effect.REPORT,)),
     (State.SUSPENDED, Cause.CONNECTED): (State.JOINING, (Effect.RESIGN, Effect.REGISTER)),
     (State.SUSPENDED, Cause.LOST): (State.OUTSIDE, (Effect.RESIGN,)),
     (State.SUSPENDED, Cause.TIMED_OUT): (State.PRESUMED_LOST, (Effect.RESIGN,)),
     (State.PRESUMED_LOST, Cause.CONNECTED_AGAIN): (
         State.MEMBER,
-        (Effect.READ_AGAIN, Effect.STAND),
+        (Effect.READ_AGAIN, Effect.STAND, Effect.REPORT),
     ),
     (State.PRESUMED_LOST, Cause.CONNECTED): (State.JOINING, (Effect.REGISTER,)),
     (State.PRESUMED_LOST, Cause.LOST): (State.OUTSIDE, ()),
@@ -128,6 +139,7 @@ class Membership:
     broker_epoch: int = -1
     _silent_since_ms: int = 0
     _pause_ms: int = RETRY_MS
+    _must_report: bool = False
 
     @property
     def is_connected(self) -> bool:
@@ -162,7 +174,7 @@ class Membership:
         return self._step(Cause.REGISTERED)
 
     def failed(self, session_id: int) -> Orders:
-        """The registration could not be written."""
+        """The registration, or the report, could not be written."""
         if session_id != self.session_id:
             return Orders(())
         return self._step(Cause.FAILED)
@@ -172,6 +184,16 @@ class Membership:
         if session_id != self.session_id:
             return Orders(())
         return self._step(Cause.TAKEN)
+
+    def replicas_lost(self) -> Orders:
+        """The controller has to ask which replicas this broker can serve."""
+        self._must_report = True
+        return self._step(Cause.REPLICAS_LOST)
+
+    def reported(self) -> None:
+        """The report is written."""
+        self._must_report = False
+        self._pause_ms = RETRY_MS
 
     def no_client(self) -> Orders:
         """The client of the store has failed."""
@@ -189,6 +211,8 @@ class Membership:
 
     def _step(self, cause: Cause) -> Orders:
         self.state, effects = TABLE.get((self.state, cause), (self.state, ()))
+        if not self._must_report:
+            effects = tuple(one for one in effects if one is not Effect.REPORT)
         if Effect.RETRY_LATER not in effects:
             return Orders(effects)
         pause_ms, self._pause_ms = self._pause_ms, min(2 * self._pause_ms, MAX_RETRY_MS)

@@ -78,7 +78,7 @@ def make_parts(
         fence=base.fence,
         settings_of=base.changes.topic_settings,
         on_change=purgatory.touch_threadsafe,
-        log_dir_failed=registration.report_lost_replicas,
+        log_dir_failed=lambda: member.report_lost_replicas(),
         publisher=fast_path,
         disks=disks,
     )
@@ -102,6 +102,18 @@ def make_parts(
     )
     _follow_settings(base, replicas, fast_path)
     controller = _make_controller(base, replicas, metadata, addresses)
+    member = Member(
+        store,
+        registration=registration,
+        node=lambda: addresses.broker_node(base.clock.now_ms()),
+        fence=base.fence,
+        controller=controller,
+        read_again=partial(_read_again, base.changes, features),
+        remember=cluster.remember_session,
+        on_end=on_end,
+        clock=base.clock,
+        timeout_ms=lambda: cluster.session_timeout_ms,
+    )
     services = Services(
         node_id=cluster.broker_id,
         cluster_id=cluster.cluster_id,
@@ -131,18 +143,6 @@ def make_parts(
     )
     undo.callback(services.expanders.shutdown)
     undo.callback(services.orders.shutdown)
-    member = Member(
-        store,
-        registration=registration,
-        node=lambda: addresses.broker_node(base.clock.now_ms()),
-        fence=base.fence,
-        controller=controller,
-        read_again=partial(_read_again, base.changes, features),
-        remember=cluster.remember_session,
-        on_end=on_end,
-        clock=base.clock,
-        timeout_ms=lambda: cluster.session_timeout_ms,
-    )
     return Parts(services, member, fast_path, peers("controller"))
 
 

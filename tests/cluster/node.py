@@ -27,11 +27,9 @@ from plog.cluster.replica_manager import ReplicaManager
 from plog.cluster.store import Store
 from plog.cluster.topic_admin import NewTopic, TopicAdmin
 from plog.cluster.znodes import (
-    LOG_DIR_EVENT_PREFIX,
     BrokerNode,
     Endpoint,
     broker_path,
-    encode_log_dir_event,
 )
 from plog.runtime.clock import SystemClock
 from plog.settings.definitions import BrokerSettings
@@ -87,9 +85,7 @@ class Node:
             fence=self.fence,
             settings_of=self.config_changes.topic_settings,
             on_change=self.changed.append,
-            log_dir_failed=lambda: self.store.create(
-                LOG_DIR_EVENT_PREFIX, encode_log_dir_event(broker_id), sequential=True
-            ),
+            log_dir_failed=lambda: self.registration().report_lost_replicas(),
         )
         self.logs.on_log_dir_failure(self.replicas.on_log_dir_failure)
         self.logs.on_partition_damage(self.replicas.on_damage)

@@ -21,7 +21,7 @@ from tests.conftest import ROOT
 
 DRAWING = re.compile(r"^```membership\n(.*?)^```$", re.M | re.S)
 TIMEOUT_MS = 18_000
-REGISTER, RESIGN = Effect.REGISTER, Effect.RESIGN
+REGISTER, RESIGN, REPORT = Effect.REGISTER, Effect.RESIGN, Effect.REPORT
 JOINED = (Effect.READ_AGAIN, Effect.STAND)
 
 
@@ -102,6 +102,37 @@ def test_retry_of_an_attempt_that_is_over_does_nothing() -> None:
     one.suspended(0)
     assert one.retry() == Orders(())
     assert one.state is State.OUTSIDE
+
+
+def test_lost_replicas_are_reported_until_it_is_written() -> None:
+    one = member()
+    assert one.replicas_lost() == Orders((REPORT,))
+    assert one.failed(1) == Orders((Effect.RETRY_LATER,), RETRY_MS)
+    assert one.retry() == Orders((REPORT,))
+    assert one.failed(1).retry_ms == 2 * RETRY_MS
+    one.reported()
+    assert one.retry() == Orders(()), "it is written meanwhile"
+    one.replicas_lost()
+    assert one.failed(1).retry_ms == RETRY_MS
+
+
+def test_lost_replicas_are_reported_once_there_is_a_connection() -> None:
+    one = Membership(TIMEOUT_MS)
+    assert one.replicas_lost() == Orders(())
+    one.connected(1)
+    assert one.registered(1, 10) == Orders((*JOINED, REPORT))
+    one.suspended(0)
+    assert one.failed(1) == Orders(()), "the connection was lost before the answer"
+    assert one.connected(1) == Orders((REPORT,))
+    one.suspended(0)
+    one.tick(TIMEOUT_MS)
+    assert one.connected(1) == Orders((*JOINED, REPORT))
+    one.lost()
+    one.connected(2)
+    assert one.registered(2, 20) == Orders((*JOINED, REPORT))
+    one.reported()
+    one.suspended(0)
+    assert one.connected(2) == Orders(())
 
 
 def test_broker_whose_id_is_taken_ends() -> None:

@@ -1,0 +1,155 @@
+"""A broker as a member, beside servers that give no answer: what it writes, and when again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import cast
+
+import pytest
+
+from plog.cluster import member as member_module
+from plog.cluster import znodes
+from plog.cluster.broker_registration import BrokerRegistration, create_persistent_paths
+from plog.cluster.control_fence import ControlFence
+from plog.cluster.controller import Controller
+from plog.cluster.embedded_store import EmbeddedStore
+from plog.cluster.member import Member
+from plog.cluster.store import Op, OpResult, Store, WriteRefused
+from plog.cluster.znodes import BrokerNode, Endpoint
+from plog.runtime.clock import Clock, SystemClock
+from tests.cluster.simulation.scheduler import Scheduler
+from tests.cluster.simulation.zookeeper import SESSION_MS, SimStore, SimZooKeeper
+from tests.waiting import until
+
+BROKER = 1
+NODE = BrokerNode((Endpoint("PLAINTEXT", "h", 9092),), 1)
+
+
+class Candidate:
+    """The controller's part: whether the broker takes part in elections."""
+
+    def __init__(self) -> None:
+        self.stands = False
+
+    def stand(self) -> None:
+        self.stands = True
+
+    def resign(self) -> None:
+        self.stands = False
+
+
+class Joined:
+    """A member, and what became of it."""
+
+    def __init__(self, store: Store, clock: Clock) -> None:
+        self.ends: list[str] = []
+        self.fence = ControlFence()
+        self.candidate = Candidate()
+        self.member = Member(
+            store,
+            registration=BrokerRegistration(store, BROKER),
+            node=lambda: NODE,
+            fence=self.fence,
+            controller=cast("Controller", self.candidate),
+            read_again=lambda: None,
+            on_end=self.ends.append,
+            clock=clock,
+            timeout_ms=lambda: SESSION_MS,
+        )
+
+
+class Simulated(Joined):
+    """A member whose servers lose answers and connections as a test says."""
+
+    def __init__(self, seed: int) -> None:
+        self.scheduler = Scheduler(seed)
+        self.zookeeper = SimZooKeeper(self.scheduler)
+        self.admin = SimStore(self.zookeeper, "admin")
+        create_persistent_paths(self.admin)
+        self.store = SimStore(self.zookeeper, "broker")
+        super().__init__(self.store, self.scheduler.clock)
+        self.member.note_connected()
+        self.run(1_000)
+
+    def run(self, for_ms: int) -> None:
+        """Let time go on, and the member do the steps that are due."""
+        for _ in range(for_ms // 500):
+            self.member.run_due()
+            self.scheduler.run(500)
+
+    @property
+    def reporters(self) -> list[int]:
+        """The brokers that reported lost replicas, by report."""
+        found = self.admin.children(znodes.LOG_DIR_EVENTS)
+        nodes = [self.admin.get(f"{znodes.LOG_DIR_EVENTS}/{name}")[0] for name in found]
+        return [znodes.decode_log_dir_event(one) for one in nodes]
+
+
+def refuse(ops: Sequence[Op]) -> list[OpResult]:
+    raise WriteRefused("the disk is full")
+
+
+@pytest.fixture(params=range(5))
+def joined(request: pytest.FixtureRequest) -> Simulated:
+    return Simulated(request.param)
+
+
+def test_loss_is_reported_once(joined: Simulated) -> None:
+    joined.member.report_lost_replicas()
+    joined.member.report_lost_replicas()
+    joined.run(60_000)
+    assert joined.reporters == [BROKER]
+
+
+def test_report_without_an_answer_is_repeated(joined: Simulated) -> None:
+    joined.store.faults = 1.0
+    joined.member.report_lost_replicas()
+    joined.run(20_000)
+    joined.store.faults = 0.0
+    joined.run(40_000)
+    assert {*joined.reporters} == {BROKER}
+    written = len(joined.reporters)
+    joined.run(40_000)
+    assert len(joined.reporters) == written
+
+
+def test_report_that_is_refused_is_repeated(
+    joined: Simulated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as full:
+        full.setattr(joined.store, "multi", refuse)
+        joined.member.report_lost_replicas()
+        joined.run(5_000)
+        assert joined.member.is_connected
+    joined.run(20_000)
+    assert joined.reporters == [BROKER]
+
+
+@pytest.mark.parametrize("away_ms", [500, 4_000, 3 * SESSION_MS])
+def test_loss_without_a_connection_is_reported_later(joined: Simulated, away_ms: int) -> None:
+    joined.store.disconnect(away_ms)
+    joined.member.report_lost_replicas()
+    joined.run(away_ms + 10_000)
+    assert joined.reporters == [BROKER]
+
+
+# -- with a thread ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def threaded(embedded: EmbeddedStore, monkeypatch: pytest.MonkeyPatch) -> Iterator[Joined]:
+    """A member that looks at the time when something happens, not by itself."""
+    monkeypatch.setattr(member_module, "CALM_TICK_S", 3_600)
+    create_persistent_paths(embedded)
+    made = Joined(embedded, SystemClock())
+    made.member.start()
+    yield made
+    made.member.stop()
+
+
+def test_time_is_looked_at_however_often_something_happens(
+    threaded: Joined, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(EmbeddedStore, "has_failed", True)
+    threaded.member.report_lost_replicas()
+    until(lambda: threaded.ends, "the failed client is noticed")
