@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import logging
 import uuid
+from collections.abc import Callable
 
-from plog.cluster.store import CreateOp, NodeExists, NoNode, SetOp, Stat, Store
+from plog.cluster.store import CreateOp, NodeExists, NoNode, SetOp, Stat, Store, Watch
 from plog.cluster.znodes import (
     BROKER_SEQUENCE,
     CLUSTER_ID,
@@ -127,6 +128,15 @@ class BrokerRegistration:
             assert isinstance(stat, Stat)
             log.info("registered broker %d, epoch %d", self._broker_id, stat.czxid)
             return stat.czxid
+
+    def watch(self, on_change: Callable[[], None]) -> Watch:
+        """Report each change of the node, by whichever program. Raises StoreError."""
+        return self._store.watch_data(broker_path(self._broker_id), lambda _: on_change())
+
+    def is_of(self, session_id: int) -> bool:
+        """Return whether the node is there, and is that of a session. Raises StoreError."""
+        found = self._store.exists(broker_path(self._broker_id))
+        return found is not None and found.ephemeral_owner == session_id
 
     def has_epochs(self, controller_epoch: int, broker_epoch: int) -> bool:
         """Return whether the epochs of an order are not beyond those that the store has.

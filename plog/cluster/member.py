@@ -75,7 +75,9 @@ class Member:
         self._is_report_queued = False
         self._todo: queue.SimpleQueue[Callable[[], Orders] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="membership", daemon=True)
-        self._watch = store.watch_session(self._on_session)
+        self._watches = [store.watch_session(self._on_session)]
+        self._is_watched = False
+        """Whether changes of the registration are reported."""
 
     def start(self) -> int:
         """Register, and take part in elections from now on; return the broker epoch.
@@ -113,7 +115,8 @@ class Member:
 
     def stop(self) -> None:
         """End the thread. The registration goes with the session."""
-        self._watch.cancel()
+        for watch in self._watches:
+            watch.cancel()
         self._todo.put(None)
         if self._thread.is_alive():
             self._thread.join()
@@ -173,6 +176,8 @@ class Member:
             match effect:
                 case Effect.REGISTER:
                     self._do(self._register(self._store.session_id))
+                case Effect.LOOK:
+                    self._do(self._look(self._store.session_id))
                 case Effect.READ_AGAIN:
                     self._read_again()
                 case Effect.STAND:
@@ -192,13 +197,16 @@ class Member:
             self.sessions += 1
             self._remember()
         try:
+            if not self._is_watched:
+                self._watches.append(self._registration.watch(self._on_node))
+                self._is_watched = True
             epoch = self._registration.register(self._node())
         except (DuplicateBrokerRegistration, StoreError) as refused:
             if not self._joined.done():
                 self._joined.set_exception(refused)
             elif isinstance(refused, DuplicateBrokerRegistration):
                 # It leads what this broker led: what clients write here would be lost.
-                self._end_reason = f"while this broker had no session: {refused}"
+                self._end_reason = f"while this broker was not registered: {refused}"
                 return self._machine.taken(session_id)
             else:
                 log.error("cannot register this broker, trying again: %s", refused)
@@ -209,6 +217,21 @@ class Member:
         if not self._joined.done():
             self._joined.set_result(epoch)
         return self._machine.registered(session_id, epoch)
+
+    def _on_node(self) -> None:
+        self._todo.put(self._machine.node_changed)
+
+    def _look(self, session_id: int) -> Orders:
+        try:
+            if self._registration.is_of(session_id):
+                return Orders(())
+        except StoreError as error:
+            log.info("cannot look for this broker's registration, trying again: %s", error)
+            return self._machine.failed(session_id)
+        orders = self._machine.gone(session_id)
+        if orders.effects:
+            log.warning("this broker's registration is gone: another program has deleted it")
+        return orders
 
     def _report(self) -> Orders:
         session_id = self._store.session_id

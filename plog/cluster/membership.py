@@ -2,9 +2,9 @@
 
 Owns when a broker registers, when it may be the controller, and when it must give that up. A
 session that expired is followed by another, in which the broker registers again with a new broker
-epoch. Clients are served all the while, unless another process has taken the broker's id: then this
-one ends. A member reports to the controller that replicas are lost, again until it is written.
-Reads and writes nothing: events in, effects out.
+epoch, as it does when its registration is gone. Clients are served all the while, unless another
+process has taken the broker's id: then this one ends. A member reports to the controller that
+replicas are lost, again until it is written. Reads and writes nothing: events in, effects out.
 """
 
 from __future__ import annotations
@@ -49,9 +49,13 @@ class Cause(Enum):
     """No server has answered for a session's time."""
     REGISTERED = auto()
     FAILED = auto()
-    """Registering or reporting failed: the store refused it or did not answer."""
+    """The store refused the registration, the look for it, or the report, or did not answer."""
     TAKEN = auto()
     """Registering failed: another live process has the broker's id."""
+    NODE_CHANGED = auto()
+    """Some process has written or deleted the node of the registration."""
+    GONE = auto()
+    """The node is gone, or it is that of another session, though the session goes on."""
     NO_CLIENT = auto()
     """The client of the store has failed: no connection will follow."""
     RETRY = auto()
@@ -64,6 +68,8 @@ class Effect(Enum):
 
     REGISTER = auto()
     """Write the registration. REGISTERED or FAILED follows."""
+    LOOK = auto()
+    """Look for the registration. GONE or FAILED may follow."""
     READ_AGAIN = auto()
     """Read settings and features: their changes may have been missed."""
     STAND = auto()
@@ -94,17 +100,19 @@ TABLE: Final[Mapping[tuple[State, Cause], _Next]] = {
     (State.JOINING, Cause.LOST): (State.OUTSIDE, ()),
     (State.MEMBER, Cause.REPLICAS_LOST): (State.MEMBER, (Effect.REPORT,)),
     (State.MEMBER, Cause.FAILED): (State.MEMBER, (Effect.RETRY_LATER,)),
-    (State.MEMBER, Cause.RETRY): (State.MEMBER, (Effect.REPORT,)),
+    (State.MEMBER, Cause.RETRY): (State.MEMBER, (Effect.REPORT, Effect.LOOK)),
+    (State.MEMBER, Cause.NODE_CHANGED): (State.MEMBER, (Effect.LOOK,)),
+    (State.MEMBER, Cause.GONE): (State.JOINING, (Effect.RESIGN, Effect.REGISTER)),
     (State.MEMBER, Cause.SUSPENDED): (State.SUSPENDED, ()),
     (State.MEMBER, Cause.LOST): (State.OUTSIDE, (Effect.RESIGN,)),
     (State.MEMBER, Cause.CONNECTED): (State.JOINING, (Effect.RESIGN, Effect.REGISTER)),
-    (State.SUSPENDED, Cause.CONNECTED_AGAIN): (State.MEMBER, (Effect.REPORT,)),
+    (State.SUSPENDED, Cause.CONNECTED_AGAIN): (State.MEMBER, (Effect.REPORT, Effect.LOOK)),
     (State.SUSPENDED, Cause.CONNECTED): (State.JOINING, (Effect.RESIGN, Effect.REGISTER)),
     (State.SUSPENDED, Cause.LOST): (State.OUTSIDE, (Effect.RESIGN,)),
     (State.SUSPENDED, Cause.TIMED_OUT): (State.PRESUMED_LOST, (Effect.RESIGN,)),
     (State.PRESUMED_LOST, Cause.CONNECTED_AGAIN): (
         State.MEMBER,
-        (Effect.READ_AGAIN, Effect.STAND, Effect.REPORT),
+        (Effect.READ_AGAIN, Effect.STAND, Effect.REPORT, Effect.LOOK),
     ),
     (State.PRESUMED_LOST, Cause.CONNECTED): (State.JOINING, (Effect.REGISTER,)),
     (State.PRESUMED_LOST, Cause.LOST): (State.OUTSIDE, ()),
@@ -149,6 +157,7 @@ class Membership:
     def connected(self, session_id: int) -> Orders:
         """There is a connection."""
         is_same = session_id == self.session_id
+        self._pause_ms = RETRY_MS
         if self.state in (State.OUTSIDE, State.JOINING) or not is_same:
             self.session_id = session_id
             return self._step(Cause.CONNECTED)
@@ -174,7 +183,7 @@ class Membership:
         return self._step(Cause.REGISTERED)
 
     def failed(self, session_id: int) -> Orders:
-        """The registration, or the report, could not be written."""
+        """The store refused an operation, or did not answer."""
         if session_id != self.session_id:
             return Orders(())
         return self._step(Cause.FAILED)
@@ -194,6 +203,16 @@ class Membership:
         """The report is written."""
         self._must_report = False
         self._pause_ms = RETRY_MS
+
+    def node_changed(self) -> Orders:
+        """The node of the registration may have changed."""
+        return self._step(Cause.NODE_CHANGED)
+
+    def gone(self, session_id: int) -> Orders:
+        """The session goes on, and its registration is gone."""
+        if session_id != self.session_id:
+            return Orders(())
+        return self._step(Cause.GONE)
 
     def no_client(self) -> Orders:
         """The client of the store has failed."""

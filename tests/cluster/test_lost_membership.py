@@ -5,13 +5,33 @@ from __future__ import annotations
 import os
 import signal
 import uuid
+from contextlib import closing
 from pathlib import Path
 
 from plog.client.admin import Admin
+from plog.cluster.znodes import broker_path
 from tests.cluster.processes import Brokers
 from tests.compat.live_kafka import ZooKeeper
 from tests.servers import BrokerProcess
 from tests.waiting import until
+
+
+def test_broker_whose_registration_is_deleted_is_back(tmp_path: Path, zookeeper: ZooKeeper) -> None:
+    with Brokers(tmp_path, zookeeper.bootstrap, count=2) as brokers, closing(brokers.store()) as zk:
+        with Admin(brokers.bootstrap) as admin:
+            admin.create_topic("t", partitions=4)
+        for deleted in (0, 1):  # one of them is the controller
+            zk.delete(broker_path(deleted))
+            until(lambda at=deleted: zk.exists(broker_path(at)), "registered again")
+            assert brokers[deleted].log.count("registration is gone") == 1
+        brokers.until_known()
+        brokers.all_until(lambda admin: leaders(admin, "t") == {0, 1})
+
+
+def leaders(admin: Admin, topic: str) -> set[int]:
+    """Return the leaders of a topic's partitions; none of a topic that is not known yet."""
+    known = admin.topics().get(topic)
+    return set() if known is None else {one.leader_id for one in known.partitions.values()}
 
 
 def test_suspended_broker_whose_id_another_process_took_ends(

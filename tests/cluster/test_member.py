@@ -14,7 +14,7 @@ from plog.cluster.control_fence import ControlFence
 from plog.cluster.controller import Controller
 from plog.cluster.embedded_store import EmbeddedStore
 from plog.cluster.member import Member
-from plog.cluster.store import Op, OpResult, Store, WriteRefused
+from plog.cluster.store import CreateOp, DeleteOp, Op, OpResult, Stat, Store, WriteRefused
 from plog.cluster.znodes import BrokerNode, Endpoint
 from plog.runtime.clock import Clock, SystemClock
 from tests.cluster.simulation.scheduler import Scheduler
@@ -22,6 +22,7 @@ from tests.cluster.simulation.zookeeper import SESSION_MS, SimStore, SimZooKeepe
 from tests.waiting import until
 
 BROKER = 1
+PATH = znodes.broker_path(BROKER)
 NODE = BrokerNode((Endpoint("PLAINTEXT", "h", 9092),), 1)
 
 
@@ -131,6 +132,67 @@ def test_loss_without_a_connection_is_reported_later(joined: Simulated, away_ms:
     joined.member.report_lost_replicas()
     joined.run(away_ms + 10_000)
     assert joined.reporters == [BROKER]
+
+
+def registration_of(joined: Simulated) -> Stat:
+    found = joined.admin.exists(PATH)
+    assert found is not None
+    return found
+
+
+def test_member_whose_registration_is_deleted_registers_again(
+    joined: Simulated, caplog: pytest.LogCaptureFixture
+) -> None:
+    before = registration_of(joined).czxid
+    joined.admin.delete(PATH)
+    joined.run(5_000)
+    after = registration_of(joined)
+    assert after.czxid > before
+    assert after.ephemeral_owner == joined.store.session_id
+    assert joined.fence.broker_epoch == after.czxid
+    assert joined.candidate.stands
+    assert caplog.text.count("registration is gone") == 1
+
+
+@pytest.mark.parametrize("away_ms", [500, 4_000, SESSION_MS - 500])
+def test_deletion_is_noticed_with_the_next_connection(joined: Simulated, away_ms: int) -> None:
+    before = registration_of(joined).czxid
+    joined.store.disconnect(away_ms)
+    joined.admin.delete(PATH)
+    joined.run(away_ms + 5_000)
+    assert registration_of(joined).czxid > before
+
+
+def test_deletion_is_noticed_though_answers_are_lost(joined: Simulated) -> None:
+    for _ in range(20):
+        before = registration_of(joined).czxid
+        joined.store.faults = 0.3
+        joined.admin.delete(PATH)
+        joined.run(5_000)
+        joined.store.faults = 0.0
+        joined.run(20_000)
+        assert registration_of(joined).czxid > before
+
+
+def test_member_whose_registration_another_process_replaced_ends(joined: Simulated) -> None:
+    other = SimStore(joined.zookeeper, "other")
+    other.multi([DeleteOp(PATH), CreateOp(PATH, NODE.encode(), ephemeral=True)])
+    joined.run(5_000)
+    (reason,) = joined.ends
+    assert f"broker id {BROKER} is registered by another process" in reason
+    assert not joined.candidate.stands
+    assert registration_of(joined).ephemeral_owner == other.session_id
+
+
+def test_session_that_ends_is_no_deletion(
+    joined: Simulated, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(20):
+        joined.zookeeper.expire(joined.store.session_id)
+        joined.store.disconnect(50)
+        joined.run(20_000)
+        assert registration_of(joined).ephemeral_owner == joined.store.session_id
+    assert "registration is gone" not in caplog.text
 
 
 # -- with a thread ---------------------------------------------------------------------------------

@@ -21,7 +21,8 @@ from tests.conftest import ROOT
 
 DRAWING = re.compile(r"^```membership\n(.*?)^```$", re.M | re.S)
 TIMEOUT_MS = 18_000
-REGISTER, RESIGN, REPORT = Effect.REGISTER, Effect.RESIGN, Effect.REPORT
+REGISTER, RESIGN = Effect.REGISTER, Effect.RESIGN
+REPORT, LOOK = Effect.REPORT, Effect.LOOK
 JOINED = (Effect.READ_AGAIN, Effect.STAND)
 
 
@@ -37,7 +38,7 @@ def test_short_silence_changes_nothing() -> None:
     one = member()
     assert one.suspended(1_000) == Orders(())
     assert one.tick(1_000 + TIMEOUT_MS - 1) == Orders(())
-    assert one.connected(1) == Orders(())
+    assert one.connected(1) == Orders((LOOK,))
     assert (one.state, one.broker_epoch) == (State.MEMBER, 10)
 
 
@@ -46,7 +47,7 @@ def test_long_silence_ends_the_controllers_role_before_the_servers_say_so() -> N
     one.suspended(1_000)
     assert one.tick(1_000 + TIMEOUT_MS) == Orders((RESIGN,))
     assert one.tick(1_000 + 2 * TIMEOUT_MS) == Orders(())
-    assert one.connected(1) == Orders(JOINED), "the session was kept after all"
+    assert one.connected(1) == Orders((*JOINED, LOOK)), "the session was kept after all"
     one.suspended(60_000)
     one.tick(60_000 + TIMEOUT_MS)
     assert one.lost() == Orders(())
@@ -108,10 +109,10 @@ def test_lost_replicas_are_reported_until_it_is_written() -> None:
     one = member()
     assert one.replicas_lost() == Orders((REPORT,))
     assert one.failed(1) == Orders((Effect.RETRY_LATER,), RETRY_MS)
-    assert one.retry() == Orders((REPORT,))
+    assert one.retry() == Orders((REPORT, LOOK))
     assert one.failed(1).retry_ms == 2 * RETRY_MS
     one.reported()
-    assert one.retry() == Orders(()), "it is written meanwhile"
+    assert one.retry() == Orders((LOOK,)), "it is written meanwhile"
     one.replicas_lost()
     assert one.failed(1).retry_ms == RETRY_MS
 
@@ -123,16 +124,44 @@ def test_lost_replicas_are_reported_once_there_is_a_connection() -> None:
     assert one.registered(1, 10) == Orders((*JOINED, REPORT))
     one.suspended(0)
     assert one.failed(1) == Orders(()), "the connection was lost before the answer"
-    assert one.connected(1) == Orders((REPORT,))
+    assert one.connected(1) == Orders((REPORT, LOOK))
     one.suspended(0)
     one.tick(TIMEOUT_MS)
-    assert one.connected(1) == Orders((*JOINED, REPORT))
+    assert one.connected(1) == Orders((*JOINED, REPORT, LOOK))
     one.lost()
     one.connected(2)
     assert one.registered(2, 20) == Orders((*JOINED, REPORT))
     one.reported()
     one.suspended(0)
-    assert one.connected(2) == Orders(())
+    assert one.connected(2) == Orders((LOOK,))
+
+
+def test_broker_whose_registration_is_gone_registers_again() -> None:
+    one = member()
+    assert one.node_changed() == Orders((LOOK,))
+    assert one.gone(1) == Orders((RESIGN, REGISTER))
+    assert one.gone(1) == one.node_changed() == Orders(()), "it is about to register"
+    assert one.registered(1, 20) == Orders(JOINED)
+    assert one.broker_epoch == 20
+    assert one.gone(2) == Orders(()), "that is of the next session"
+
+
+def test_registration_is_looked_for_until_the_store_answers() -> None:
+    one = member()
+    one.node_changed()
+    assert one.failed(1) == Orders((Effect.RETRY_LATER,), RETRY_MS)
+    assert one.retry() == Orders((LOOK,))
+    assert one.failed(1).retry_ms == 2 * RETRY_MS
+    one.suspended(0)
+    assert one.node_changed() == Orders(())
+    assert one.connected(1) == Orders((LOOK,))
+    assert one.failed(1).retry_ms == RETRY_MS
+
+
+def test_broker_whose_registration_another_process_replaced_ends() -> None:
+    one = member()
+    assert one.gone(1) == Orders((RESIGN, REGISTER))
+    assert one.taken(1) == Orders((Effect.END,))
 
 
 def test_broker_whose_id_is_taken_ends() -> None:
@@ -174,6 +203,7 @@ EVENTS = st.lists(
                     "taken",
                     "no client",
                     "retry",
+                    "gone",
                     "late",
                 )
             ]
@@ -217,6 +247,8 @@ def test_controller_is_one_only_while_its_registration_may_stand(
                         orders = one.registered(of, epoch)
             case "no client":
                 orders = one.no_client()
+            case "gone":
+                orders = one.gone(session)
             case "retry":
                 orders = one.retry()
             case "pass":

@@ -189,7 +189,13 @@ def elect_again(cluster: SimCluster, rng: random.Random) -> None:
     quietly(lambda: cluster.admin.delete(znodes.CONTROLLER))
 
 
-BY_ADMIN = [create, grow, delete, move_lead, elect_again]
+def unregister(cluster: SimCluster, rng: random.Random) -> None:
+    """Remove a broker's registration, as by mistake."""
+    path = znodes.broker_path(rng.choice(cluster.brokers).id)
+    quietly(lambda: cluster.admin.delete(path))
+
+
+BY_ADMIN = [create, grow, delete, move_lead, elect_again, unregister]
 FAULTS = [
     kill,
     start,

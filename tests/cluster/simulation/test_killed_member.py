@@ -12,7 +12,7 @@ STEP_MS = 100
 MAX_STEPS = 400
 
 
-@pytest.mark.parametrize("operation", range(1, 8))
+@pytest.mark.parametrize("operation", range(1, 9))
 def test_next_process_registers_at_once(operation: int) -> None:
     cluster = SimCluster(SEED, count=1)
     (broker,) = cluster.brokers
