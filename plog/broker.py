@@ -149,6 +149,7 @@ class Broker:
             self._static,
             fs,
             found,
+            self._addresses.broker_node(self._clock.now_ms()).endpoints,
             clock=self._clock,
             loading=self._note_loading,
             undo=self._running,

@@ -1,15 +1,16 @@
 """A broker's place in the cluster: its nodes at start-up, its id, its registration.
 
-Owns what a broker writes about itself into the coordination store. Never reads what
-other brokers wrote, but to see whether its own id is taken.
+Owns what a broker writes about itself into the coordination store. Reads what other brokers wrote
+only to see whether its id or an address is taken.
 """
 
 from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
+from plog.cluster.registered_brokers import read_registered_brokers
 from plog.cluster.store import CreateOp, NodeExists, NoNode, SetOp, Stat, Store, Watch
 from plog.cluster.znodes import (
     BROKER_SEQUENCE,
@@ -18,6 +19,7 @@ from plog.cluster.znodes import (
     LOG_DIR_EVENT_PREFIX,
     PERSISTENT_PATHS,
     BrokerNode,
+    Endpoint,
     broker_path,
     decode_cluster_id,
     decode_controller_epoch,
@@ -85,12 +87,43 @@ def generate_broker_id(store: Store, reserved_max: int) -> int:
     return reserved_max + store.set(BROKER_SEQUENCE, b"").version
 
 
-def check_id_is_free(store: Store, broker_id: int) -> None:
-    """Check that no other process is registered by this id. Raises DuplicateBrokerRegistration."""
+def check_is_free(store: Store, broker_id: int, endpoints: Sequence[Endpoint]) -> None:
+    """Check that no other process is registered by this id, or at one of these addresses.
+
+    Raises:
+        DuplicateBrokerRegistration: one is.
+        StoreError: the registrations cannot be read.
+    """
     store.sync()  # a server that is behind the others may still have a registration that is gone
     found = store.exists(broker_path(broker_id))
     if found is not None and not store.is_own(found.ephemeral_owner):
         raise _duplicate(broker_id, found)
+    _check_addresses(store, broker_id, endpoints)
+
+
+def _check_addresses(
+    store: Store, broker_id: int, endpoints: Sequence[Endpoint], before: int | None = None
+) -> None:
+    """Check that no other broker advertises one of these addresses.
+
+    Args:
+        before: a broker epoch; brokers that registered after it do not count.
+    """
+    own = {endpoint.address.lower() for endpoint in endpoints}
+    try:
+        # The controller logs nodes that cannot be read.
+        brokers = read_registered_brokers(store, lambda path, stat, fault: None)
+    except NoNode:
+        return  # this is the first broker of its cluster
+    for other_id, (node, stat) in brokers.items():
+        if other_id == broker_id or (before is not None and stat.czxid > before):
+            continue
+        for endpoint in node.endpoints:
+            if endpoint.address.lower() in own:
+                raise DuplicateBrokerRegistration(
+                    f"broker {other_id} is registered at {endpoint.address}, which broker"
+                    f" {broker_id} advertises, too: check listeners and advertised.listeners"
+                )
 
 
 def _duplicate(broker_id: int, found: Stat) -> DuplicateBrokerRegistration:
@@ -128,6 +161,19 @@ class BrokerRegistration:
             assert isinstance(stat, Stat)
             log.info("registered broker %d, epoch %d", self._broker_id, stat.czxid)
             return stat.czxid
+
+    def check_addresses(self, node: BrokerNode, epoch: int) -> None:
+        """Check that no broker that registered sooner advertises an address of a node.
+
+        Of two that register at the same time, neither is seen by the other before that.
+
+        Args:
+            epoch: the broker epoch of the node, which is registered.
+
+        Raises:
+            DuplicateBrokerRegistration, StoreError: as `check_is_free`.
+        """
+        _check_addresses(self._store, self._broker_id, node.endpoints, before=epoch)
 
     def watch(self, on_change: Callable[[], None]) -> Watch:
         """Report each change of the node, by whichever program. Raises StoreError."""

@@ -15,7 +15,7 @@ from pathlib import Path
 from plog.cluster import session_file
 from plog.cluster.adoption_state import check_may_start
 from plog.cluster.broker_registration import (
-    check_id_is_free,
+    check_is_free,
     create_persistent_paths,
     ensure_cluster_id,
     generate_broker_id,
@@ -28,7 +28,7 @@ from plog.cluster.shared_store_mark import CONNECT, check_not_shared
 from plog.cluster.store import Store
 from plog.cluster.store_copy import FILE_NAME
 from plog.cluster.store_move import check_not_moved, check_not_moving
-from plog.cluster.znodes import CLUSTER_ID
+from plog.cluster.znodes import CLUSTER_ID, Endpoint
 from plog.cluster.zookeeper_client import Access
 from plog.cluster.zookeeper_store import ZooKeeperStore
 from plog.errors import ConfigError, InconsistentLogDirs
@@ -82,20 +82,25 @@ def _forget_session(log_dirs: Iterable[Path]) -> None:
             log.warning("cannot remove the ZooKeeper session's file: %s", error)
 
 
-def open_store(settings: BrokerSettings, found: FoundLogDirs, clock: Clock) -> ClusterStore:
+def open_store(
+    settings: BrokerSettings, found: FoundLogDirs, clock: Clock, endpoints: Sequence[Endpoint] = ()
+) -> ClusterStore:
     """Open the store and learn the broker's cluster and id.
+
+    Args:
+        endpoints: what the broker is to advertise.
 
     Raises:
         ConfigError: the log directories have a store of their own, and `zookeeper.connect` is set.
         InconsistentLogDirs: they belong to another cluster, or to one on ZooKeeper without
             `zookeeper.connect`; or their topics belong to Kafka.
-        DuplicateBrokerRegistration: another live process has the broker's id.
+        DuplicateBrokerRegistration: another live process has the broker's id or an address.
         Unreachable: no ZooKeeper answers in time.
         StoreError: the store cannot be read or written.
     """
     if settings.zookeeper_connect is None:
         return _open_embedded(settings, found, clock)
-    return _open_zookeeper(settings, found, settings.zookeeper_connect)
+    return _open_zookeeper(settings, found, settings.zookeeper_connect, endpoints)
 
 
 def _open_embedded(settings: BrokerSettings, found: FoundLogDirs, clock: Clock) -> ClusterStore:
@@ -116,7 +121,9 @@ def _open_embedded(settings: BrokerSettings, found: FoundLogDirs, clock: Clock) 
     return opened
 
 
-def _open_zookeeper(settings: BrokerSettings, found: FoundLogDirs, connect: str) -> ClusterStore:
+def _open_zookeeper(
+    settings: BrokerSettings, found: FoundLogDirs, connect: str, endpoints: Sequence[Endpoint]
+) -> ClusterStore:
     check_no_embedded_store(found)
     timeout_ms, wait_ms = settings.zookeeper_session_timeout_ms, _wait_ms(settings)
     session_dirs = [log_dir.path for log_dir in found.locked[:1]]
@@ -141,7 +148,7 @@ def _open_zookeeper(settings: BrokerSettings, found: FoundLogDirs, connect: str)
         check_not_moving(store)
         cluster_id = _cluster_id(store, found, connect)
         broker_id = _broker_id(store, settings, found)
-        check_id_is_free(store, broker_id)
+        check_is_free(store, broker_id, endpoints)
         create_persistent_paths(store)
         opened = ClusterStore(store, cluster_id, broker_id, True, session_dirs, connect)
         opened.remember_session()

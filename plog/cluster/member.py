@@ -83,7 +83,7 @@ class Member:
         """Register, and take part in elections from now on; return the broker epoch.
 
         Raises:
-            DuplicateBrokerRegistration: another live process has this broker id.
+            DuplicateBrokerRegistration: another live process has the broker's id or an address.
             StoreError: the registration cannot be written.
         """
         self.note_connected()
@@ -200,7 +200,9 @@ class Member:
             if not self._is_watched:
                 self._watches.append(self._registration.watch(self._on_node))
                 self._is_watched = True
-            epoch = self._registration.register(self._node())
+            node = self._node()
+            epoch = self._registration.register(node)
+            self._check_addresses(node, epoch)
         except (DuplicateBrokerRegistration, StoreError) as refused:
             if not self._joined.done():
                 self._joined.set_exception(refused)
@@ -217,6 +219,15 @@ class Member:
         if not self._joined.done():
             self._joined.set_result(epoch)
         return self._machine.registered(session_id, epoch)
+
+    def _check_addresses(self, node: BrokerNode, epoch: int) -> None:
+        try:
+            self._registration.check_addresses(node, epoch)
+        except DuplicateBrokerRegistration as taken:
+            if not self._joined.done():
+                raise
+            # Clients of the other broker fail as long as both run. Those of this one need not.
+            log.error("another broker has an address of this one: %s", taken)
 
     def _on_node(self) -> None:
         self._todo.put(self._machine.node_changed)

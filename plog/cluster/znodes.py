@@ -191,10 +191,15 @@ class Endpoint:
     port: int
     security_protocol: str = "PLAINTEXT"
 
-    def __str__(self) -> str:
-        """Return Kafka's form, an IPv6 host in brackets."""
+    @property
+    def address(self) -> str:
+        """The host and the port, an IPv6 host in brackets."""
         host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{self.listener}://{host}:{self.port}"
+        return f"{host}:{self.port}"
+
+    def __str__(self) -> str:
+        """Return Kafka's form."""
+        return f"{self.listener}://{self.address}"
 
     @staticmethod
     def parse(text: str, protocols: Mapping[str, str]) -> Endpoint:

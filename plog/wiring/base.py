@@ -6,12 +6,12 @@ Owns the order in which a start takes and reads them. Never knows clients or oth
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
 from plog.cluster.broker_registration import (
-    check_id_is_free,
+    check_is_free,
     ensure_cluster_id,
     read_controller_epoch,
 )
@@ -28,6 +28,7 @@ from plog.cluster.producer_ids import raise_producer_ids
 from plog.cluster.shared_store_mark import mark_shared
 from plog.cluster.store_rebuild import known_partitions, rebuild_store
 from plog.cluster.stray_logs import Topics, find_strays, set_aside
+from plog.cluster.znodes import Endpoint
 from plog.runtime.clock import Clock
 from plog.runtime.daemon_thread import run_in_daemon
 from plog.settings.definitions import BrokerSettings
@@ -55,6 +56,7 @@ async def open_base(
     static: BrokerSettings,
     fs: Filesystem,
     found: FoundLogDirs,
+    endpoints: Sequence[Endpoint],
     *,
     clock: Clock,
     loading: Callable[[LogManager], None],
@@ -64,13 +66,14 @@ async def open_base(
 
     Args:
         found: the log directories, whose locks are held.
+        endpoints: what the broker is to advertise.
         loading: called with the logs before they are loaded.
         undo: gets what closes everything again.
 
     Raises:
         ConfigError, InconsistentLogDirs, KafkaStorageError, StoreError: as `Broker.start`.
     """
-    cluster = await asyncio.to_thread(open_store, static, found, clock)
+    cluster = await asyncio.to_thread(open_store, static, found, clock, endpoints)
     undo.callback(cluster.close)
     if cluster.is_shared:
         found = add_new_log_dirs(fs, found, cluster.store, broker_id=cluster.broker_id)
@@ -100,18 +103,19 @@ async def open_base(
     loading(logs)
     await run_in_daemon(logs.start, name="load logs", abandon=logs.abandon_start)
     undo.callback(lambda: logs.shutdown(fence.broker_epoch))
-    _agree_on_logs(base)
+    _agree_on_logs(base, endpoints)
     return base
 
 
-def _agree_on_logs(base: Base) -> None:
+def _agree_on_logs(base: Base, endpoints: Sequence[Endpoint]) -> None:
     """Tell the store of the log directories and producer ids that it may lack.
 
     An embedded store also hears of topics that it lost.
     """
     store, broker_id, logs = base.cluster.store, base.cluster.broker_id, base.logs
     if base.cluster.is_shared:
-        check_id_is_free(store, broker_id)  # another process may have loaded its logs sooner
+        # Again: another process may have loaded its logs sooner.
+        check_is_free(store, broker_id, endpoints)
     register_log_dirs(store, broker_id, logs.log_dir_ids())
     largest = logs.largest_producer_id()
     if base.cluster.is_shared:

@@ -107,7 +107,7 @@ class Node:
         return BrokerRegistration(self.store, self.broker_id)
 
     def broker_node(self) -> BrokerNode:
-        ends = (Endpoint("PLAINTEXT", "127.0.0.1", 9092),)
+        ends = (Endpoint("PLAINTEXT", "127.0.0.1", 9092 + self.broker_id),)
         return BrokerNode(ends, self.clock.now_ms(), features=SUPPORTED)
 
     def join(self, session_ms: Callable[[], int]) -> None:

@@ -16,6 +16,7 @@ from plog.cluster.embedded_store import EmbeddedStore
 from plog.cluster.member import Member
 from plog.cluster.store import CreateOp, DeleteOp, Op, OpResult, Stat, Store, WriteRefused
 from plog.cluster.znodes import BrokerNode, Endpoint
+from plog.errors import DuplicateBrokerRegistration
 from plog.runtime.clock import Clock, SystemClock
 from tests.cluster.simulation.scheduler import Scheduler
 from tests.cluster.simulation.zookeeper import SESSION_MS, SimStore, SimZooKeeper
@@ -215,3 +216,26 @@ def test_time_is_looked_at_however_often_something_happens(
     monkeypatch.setattr(EmbeddedStore, "has_failed", True)
     threaded.member.report_lost_replicas()
     until(lambda: threaded.ends, "the failed client is noticed")
+
+
+def test_member_does_not_start_beside_a_broker_with_its_address(
+    embedded: EmbeddedStore,
+) -> None:
+    create_persistent_paths(embedded)
+    BrokerRegistration(embedded, BROKER + 1).register(NODE)
+    late = Joined(embedded, SystemClock()).member
+    with pytest.raises(DuplicateBrokerRegistration, match="is registered at h:9092"):
+        late.start()
+    late.stop()
+
+
+def test_member_goes_on_beside_a_broker_that_took_its_address(
+    threaded: Joined, embedded: EmbeddedStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its own clients reach it still."""
+    BrokerRegistration(embedded, BROKER + 1).register(NODE)
+    embedded.delete(PATH)
+    until(lambda: "is registered at h:9092" in caplog.text, "the other broker is named")
+    until(lambda: threaded.candidate.stands, "it is a member again")
+    assert embedded.exists(PATH)
+    assert not threaded.ends

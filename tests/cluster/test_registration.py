@@ -9,6 +9,7 @@ import pytest
 
 from plog.cluster.broker_registration import (
     BrokerRegistration,
+    check_is_free,
     create_persistent_paths,
     ensure_cluster_id,
     generate_broker_id,
@@ -99,6 +100,50 @@ def test_registration_of_our_expired_session_is_replaced(
     second = registration.register(NODE)
     assert second > first
     assert embedded.get("/brokers/ids/0")[1].ephemeral_owner == embedded.session_id
+
+
+IPV6 = Endpoint("B", "::1", 9093)
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "address"),
+    [
+        (Endpoint("PLAINTEXT", "h", 9092), "h:9092"),
+        (Endpoint("OTHER", "H", 9092), "h:9092"),
+        (IPV6, "[::1]:9093"),
+    ],
+)
+def test_address_of_another_broker_is_refused(
+    embedded: EmbeddedStore, endpoint: Endpoint, address: str
+) -> None:
+    create_persistent_paths(embedded)
+    BrokerRegistration(embedded, 0).register(BrokerNode((*NODE.endpoints, IPV6), 1))
+    reason = f"broker 0 is registered at {address}, which broker 1".replace("[", r"\[")
+    with pytest.raises(DuplicateBrokerRegistration, match=reason):
+        check_is_free(embedded, 1, [Endpoint("A", "other", 1), endpoint])
+    check_is_free(embedded, 0, [endpoint])
+
+
+def test_other_ports_and_unreadable_brokers_do_not_conflict(embedded: EmbeddedStore) -> None:
+    check_is_free(embedded, 1, NODE.endpoints)
+    create_persistent_paths(embedded)
+    BrokerRegistration(embedded, 0).register(NODE)
+    embedded.create("/brokers/ids/7", b"junk")
+    embedded.create("/brokers/ids/x", b"junk")
+    check_is_free(embedded, 1, [Endpoint("PLAINTEXT", "h", 9093)])
+
+
+def test_of_two_brokers_that_register_one_address_at_once_the_later_is_refused(
+    embedded: EmbeddedStore,
+) -> None:
+    create_persistent_paths(embedded)
+    both = [BrokerRegistration(embedded, broker_id) for broker_id in range(2)]
+    for broker_id in range(2):
+        check_is_free(embedded, broker_id, NODE.endpoints)
+    sooner, later = [one.register(NODE) for one in both]
+    both[0].check_addresses(NODE, sooner)
+    with pytest.raises(DuplicateBrokerRegistration, match="broker 0 is registered at h:9092"):
+        both[1].check_addresses(NODE, later)
 
 
 def test_producer_ids_are_never_given_twice(embedded: EmbeddedStore) -> None:

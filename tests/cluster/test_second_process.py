@@ -66,6 +66,24 @@ def test_start_with_the_id_of_a_live_broker_changes_nothing(
     assert "is over" not in first.log
 
 
+def test_start_with_the_address_of_another_broker_changes_nothing(brokers: Brokers) -> None:
+    first, second = brokers.brokers
+    second.stop()
+    second.overrides["advertised.listeners"] = f"PLAINTEXT://{first.bootstrap}"
+    with closing(brokers.store()) as store:
+        before = nodes(store)
+        with suppress(AssertionError):  # it has ended already, or listens for a moment
+            second.start()
+        assert second.wait() == 1
+        assert nodes(store) == before
+    assert f"\nplog: broker 0 is registered at {first.bootstrap}, which broker 1" in second.log
+    del second.overrides["advertised.listeners"]
+    second.start()
+    brokers.until_known()
+    second.kill()
+    second.start()  # beside the registration that it has left
+
+
 def test_process_that_loads_its_logs_later_changes_nothing(
     tmp_path: Path, zookeeper: ZooKeeper
 ) -> None:
@@ -85,7 +103,7 @@ def test_process_that_loads_its_logs_later_changes_nothing(
 
     async def start_later() -> None:
         async with AsyncExitStack() as undo:
-            await open_base(static, fs, found, clock=clock, loading=register_sooner, undo=undo)
+            await open_base(static, fs, found, (), clock=clock, loading=register_sooner, undo=undo)
 
     with closing(sooner):
         with pytest.raises(DuplicateBrokerRegistration):
