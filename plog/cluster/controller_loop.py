@@ -54,7 +54,7 @@ from plog.cluster.controller_events import (
 )
 from plog.cluster.controller_machine import ControllerMachine
 from plog.cluster.controller_store import ControllerMoved, ControllerStore
-from plog.cluster.controller_topics import ControllerTopics
+from plog.cluster.controller_topics import ControllerTopics, call_each
 from plog.cluster.state_changes import assignments_of
 from plog.cluster.store import NoNode, SessionLost, Store, StoreError, Watch
 from plog.cluster.znodes import MalformedNode
@@ -319,20 +319,21 @@ class ControllerLoop:
         """Be no controller any more: close the channels, and refuse open questions."""
         self.machine = None
         self.is_active.clear()
-        while self._watches:
-            self._watches.pop().cancel()
-        self._topics.cancel()
-        for _, channel in self._channels.values():
-            channel.close()
+        ends = [channel.close for _, channel in self._channels.values()]
+        ends += [self._topics.cancel, *(watch.cancel for watch in self._watches)]
+        self._watches.clear()
         self._channels.clear()
+        try:
+            call_each(ends)
+        except Exception:  # it must not end the thread: the next election begins with nothing
+            log.exception("controller %d cannot close a channel or a watch", self._broker_id)
         while self._futures:
             self._refuse(self._futures.popitem()[1])
 
     def on_stop(self) -> None:
         """Give the role back, so that another broker is elected at once."""
         was_active = self.machine is not None
-        for watch in self._election_watches.values():
-            watch.cancel()
+        self._watches += self._election_watches.values()
         self.resign()
         if was_active:
             self._nodes.abdicate()

@@ -7,7 +7,7 @@ that the controller hears when the node is repaired. Decides nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 
 from plog.cluster import znodes
 from plog.cluster.controller_context import PartitionState
@@ -110,7 +110,14 @@ class ControllerTopics:
 
     def cancel(self) -> None:
         """Watch nothing any more."""
-        for watch in [*self._watches.values(), *self._state_watches.values()]:
-            watch.cancel()
+        watches = [*self._watches.values(), *self._state_watches.values()]
         self._watches.clear()
         self._state_watches.clear()
+        call_each(watch.cancel for watch in watches)
+
+
+def call_each(calls: Iterable[Callable[[], None]]) -> None:
+    """Make all calls, though some fail. Raises the exception of one that failed."""
+    with ExitStack() as made:
+        for call in calls:
+            made.callback(call)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,8 +22,11 @@ from plog.cluster.controller_events import (
     SendLeaderAndIsr,
     UncleanRead,
 )
-from plog.cluster.store import Unreachable, Watch, WatchEvent
+from plog.cluster.controller_store import ControllerMoved
+from plog.cluster.store import SessionLost, StoreError, Unreachable, Watch, WatchEvent
+from plog.errors import NotController
 from plog.protocol.messages.replication import LeaderAndIsrResponse
+from plog.types import TopicPartition
 from tests.cluster.node import WAIT_S, Node
 from tests.waiting import until
 
@@ -124,3 +128,59 @@ def test_question_whose_caller_has_gone_ends_no_controller(node: Node) -> None:
     refused: Future[object] = Future()
     refused.cancel()
     loop.ask(lambda token: ElectionsAsked(ElectionType.PREFERRED, (), token), refused)
+
+
+class Failing(Watch):
+    """A watch or a channel that cannot be ended."""
+
+    def __init__(self) -> None:
+        self.attempts = 0
+
+    def cancel(self) -> None:
+        self.attempts += 1
+        raise RuntimeError("cannot be ended")
+
+    close = cancel
+
+
+@pytest.mark.parametrize("kind", ["watches", "topic watches", "state watches", "channels"])
+@pytest.mark.parametrize("reason", [ControllerMoved, SessionLost, StoreError, ValueError])
+def test_controller_is_elected_again_though_it_could_not_close_everything(
+    node: Node, kind: str, reason: type[Exception]
+) -> None:
+    loop = node.controller.loop
+    node.create("a")
+    failing = [Failing(), Failing()]
+    topics = [TopicPartition(name, 0) for name in ("b", "c")]
+    match kind:
+        case "watches":
+            loop._watches += failing
+        case "topic watches":
+            loop._topics._watches.update(zip(("b", "c"), failing, strict=True))
+        case "state watches":
+            loop._topics._state_watches.update(zip(topics, failing, strict=True))
+        case "channels":
+            broker, _ = loop._channels[0]
+            channels: Any = zip((-2, -1), failing, strict=True)
+            loop._channels |= {at: (broker, one) for at, one in channels}
+    question: Future[object] = Future()
+    loop._futures[-1] = question
+
+    def fail() -> None:
+        raise reason("no")
+
+    loop._enqueue("", fail)
+    with pytest.raises(NotController):
+        question.result(WAIT_S)
+    assert [one.attempts for one in failing] == [1, 1]
+    loop._enqueue("", loop.elect)
+    assert node.controller.wait_active(WAIT_S)
+    node.create("c")
+    assert [one.attempts for one in failing] == [1, 1]
+
+
+def test_controller_that_stops_gives_its_role_back_whatever_cannot_be_ended(node: Node) -> None:
+    failing = node.controller.loop._election_watches[""] = Failing()
+    node.controller.stop()
+    assert failing.attempts == 1
+    assert node.store.exists(znodes.CONTROLLER) is None
