@@ -91,5 +91,4 @@ def _epochs(order: ControlRequest) -> tuple[int, int, int]:
 
 
 def _may_overtake(later: ControlRequest, earlier: ControlRequest) -> bool:
-    is_part = isinstance(later, UpdateMetadataRequest) and later.type != FULL
-    return is_part and isinstance(earlier, LeaderAndIsrRequest)
+    return isinstance(later, UpdateMetadataRequest) and isinstance(earlier, LeaderAndIsrRequest)
