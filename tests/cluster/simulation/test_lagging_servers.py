@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from plog.cluster.broker_registration import BrokerRegistration, create_persistent_paths
+from plog.cluster.broker_registration import (
+    BrokerRegistration,
+    check_is_free,
+    create_persistent_paths,
+)
 from plog.cluster.store import BadVersion, WatchEvent
 from plog.cluster.znodes import (
     CONTROLLER_EPOCH,
@@ -12,6 +16,7 @@ from plog.cluster.znodes import (
     Endpoint,
     encode_controller_epoch,
 )
+from plog.errors import DuplicateBrokerRegistration
 from tests.cluster.simulation.scheduler import Scheduler
 from tests.cluster.simulation.zookeeper import SESSION_MS, SimStore, SimZooKeeper
 
@@ -111,6 +116,30 @@ def test_watch_reports_a_change_once_the_server_has_it(seed: int) -> None:
     assert len(events) == seen
     servers.scheduler.run(LAG_MS)
     assert len(events) == 1
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_id_is_free_once_its_registration_has_gone(seed: int) -> None:
+    servers = Servers(seed)
+    create_persistent_paths(servers.writer)
+    BrokerRegistration(servers.writer, 0).register(NODE)
+    servers.reader.lag(0)
+    servers.reader.lag(LAG_MS)
+    servers.writer.close()
+    check_is_free(servers.reader, 0, NODE.endpoints)
+    check_is_free(servers.reader, 1, NODE.endpoints)
+
+
+@pytest.mark.parametrize("broker_id", [0, 1])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_registration_is_in_the_way_once_it_is_written(seed: int, broker_id: int) -> None:
+    servers = Servers(seed)
+    create_persistent_paths(servers.writer)
+    servers.reader.lag(0)
+    servers.reader.lag(LAG_MS)
+    BrokerRegistration(servers.writer, 0).register(NODE)
+    with pytest.raises(DuplicateBrokerRegistration):
+        check_is_free(servers.reader, broker_id, NODE.endpoints)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
