@@ -21,6 +21,7 @@ from plog.coordinator.load_queue import LoadQueue
 from plog.coordinator.replay import Replayed, replay
 from plog.errors import CoordinatorLoadInProgress, KafkaError, NotCoordinator
 from plog.storage.log import Log
+from plog.types import TopicPartition
 
 log = logging.getLogger(__name__)
 
@@ -82,6 +83,8 @@ class Shards(Generic[S]):
         self._loading: dict[int, S] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_closed = False
+        self.lacks_role: Callable[[TopicPartition], bool] = lambda at: False
+        """Whether a partition's log is here, and no order has said yet who leads it."""
 
     def __iter__(self) -> Iterator[S]:
         """Iterate over the active shards."""
@@ -111,7 +114,8 @@ class Shards(Generic[S]):
 
         Raises:
             NotCoordinator: another broker leads its partition.
-            CoordinatorLoadInProgress: its log is being read.
+            CoordinatorLoadInProgress: its log is being read, or this broker has just started and
+                does not know yet whether to read it: clients ask it again.
         """
         index = self.index_of(key)
         shard = self._served.get(index)
@@ -119,6 +123,8 @@ class Shards(Generic[S]):
             return shard
         if index in self._loading:
             raise CoordinatorLoadInProgress(f"{self.topic}-{index} is loading")
+        if self.lacks_role(TopicPartition(self.topic, index)):
+            raise CoordinatorLoadInProgress(f"the leader of {self.topic}-{index} is not known yet")
         raise NotCoordinator(f"this broker does not lead {self.topic}-{index}")
 
     def at(self, index: int) -> S | None:

@@ -76,6 +76,7 @@ def make_coordinators(
     )
     undo.callback(groups.close)
     replicas.on_leadership(groups.shards.on_leadership)
+    groups.shards.lacks_role = replicas.lacks_role
     transactions = TxnCoordinator(
         loop,
         appends=appends,
@@ -94,6 +95,7 @@ def make_coordinators(
     )
     undo.callback(transactions.close)
     replicas.on_leadership(transactions.shards.on_leadership)
+    transactions.shards.lacks_role = replicas.lacks_role
     verifier = TxnVerifier(
         broker_id,
         here=transactions,

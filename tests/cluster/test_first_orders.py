@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -10,12 +12,16 @@ import pytest
 from plog.client.admin import Admin
 from plog.errors import ErrorCode
 from plog.handlers import context
+from plog.protocol.messages.groups import FindCoordinatorRequest, SyncGroupRequest
 from plog.protocol.messages.produce import ProduceResponse
+from plog.protocol.messages.transactions import EndTxnRequest
 from plog.types import TopicPartition
 from tests.cluster.processes import Brokers
 from tests.compat.live_kafka import ZooKeeper
+from tests.coordinator.conftest import GROUP, TRANSACTION
 from tests.handlers.running import Running
 from tests.handlers.wire import Speaker, create_topic, flat, make_batch, produce_request
+from tests.waiting import until
 
 pytestmark = pytest.mark.usefixtures("plane")
 
@@ -59,6 +65,46 @@ def test_requests_that_were_sent_together_are_taken_or_refused_together(brokers:
     assert [(part.error_code, part.base_offset) for (part,) in parts] == [
         (ErrorCode.NONE, offset) for offset in range(5)
     ]
+
+
+@pytest.mark.parametrize("kind", [GROUP, TRANSACTION], ids=["group", "transactional id"])
+def test_coordinator_that_does_not_know_its_shards_yet_is_asked_again(
+    brokers: Brokers, kind: int
+) -> None:
+    """NOT_COORDINATOR would be wrong, and some calls of librdkafka end with it."""
+    with closing(Speaker("127.0.0.1", brokers[brokers.controller].port)) as wire:
+        places = ((key, coordinator_of(wire, kind, key)) for key in map(str, itertools.count()))
+        key, coordinator = next(one for one in places if one[1] != brokers.controller)
+    request = (
+        SyncGroupRequest(group_id=key, generation_id=1, member_id="m", assignments=[])
+        if kind == GROUP
+        else EndTxnRequest(transactional_id=key, producer_id=1, producer_epoch=0, committed=True)
+    )
+    brokers[coordinator].kill()
+    with brokers[brokers.controller].suspended():
+        brokers[coordinator].start()
+        with closing(Speaker("127.0.0.1", brokers[coordinator].port)) as wire:
+            error = wire.ask(request, 3).error_code
+    assert error == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    with closing(Speaker("127.0.0.1", brokers[coordinator].port)) as wire:
+        until(lambda: wire.ask(request, 3).error_code != error, "it knows its shards")
+        assert wire.ask(request, 3).error_code in (
+            ErrorCode.UNKNOWN_MEMBER_ID,
+            ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+        )
+
+
+def coordinator_of(wire: Speaker, kind: int, key: str) -> int:
+    """Return the coordinator of a key, once there is one."""
+    request = FindCoordinatorRequest(key_type=kind, coordinator_keys=[key])
+    found = []
+
+    def is_found() -> bool:
+        found[:] = wire.ask(request, 4).coordinators
+        return bool(found[0].error_code == ErrorCode.NONE)
+
+    until(is_found, "a coordinator")
+    return int(found[0].node_id)
 
 
 def test_one_request_waits_in_vain_and_no_later_one(
