@@ -149,6 +149,18 @@ class Member:
         self._on_session(SessionEvent.CONNECTED)
 
     def _run(self) -> None:
+        try:
+            self._serve()
+        except Exception as bug:
+            # Deliberately broad: without this thread the broker would serve on, and never register
+            # again. Another process may do better.
+            log.exception("the membership of this broker has failed")
+            if self._joined.done():
+                self._on_end("its membership of the cluster has failed: the lines above say where")
+            else:
+                self._joined.set_exception(bug)
+
+    def _serve(self) -> None:
         while True:
             with suppress(queue.Empty):
                 call = self._todo.get(timeout=self._tick_s)

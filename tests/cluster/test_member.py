@@ -218,6 +218,29 @@ def test_time_is_looked_at_however_often_something_happens(
     until(lambda: threaded.ends, "the failed client is noticed")
 
 
+def test_broker_ends_if_its_membership_fails(
+    threaded: Joined, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail() -> bool:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(EmbeddedStore, "has_failed", property(lambda store: fail()))
+    threaded.member.report_lost_replicas()
+    until(lambda: threaded.ends, "the failure is noticed")
+    assert "ZeroDivisionError" in caplog.text
+
+
+def test_start_fails_if_the_membership_does(
+    embedded: EmbeddedStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create_persistent_paths(embedded)
+    made = Joined(embedded, SystemClock())
+    monkeypatch.setattr(BrokerRegistration, "register", lambda *_: 1 // 0)
+    with pytest.raises(ZeroDivisionError):
+        made.member.start()
+    assert not made.ends
+
+
 def test_member_does_not_start_beside_a_broker_with_its_address(
     embedded: EmbeddedStore,
 ) -> None:
