@@ -27,6 +27,7 @@ from plog.handlers.leader_hints import NO_HINT, endpoints_of, hint_of
 from plog.handlers.registry import decides
 from plog.network.control_plane import Decided
 from plog.protocol.messages.fetch import FetchRequest
+from plog.storage.leader_epochs import UnknownEpoch
 from plog.storage.log import ColdRead, Log
 from plog.types import NO_EPOCH, NO_OFFSET, TopicPartition
 
@@ -181,22 +182,16 @@ def _divergence(partition: Partition, asked: AskedRange) -> tuple[int, int]:
 
     NO_EPOCH, NO_OFFSET: they do not.
     """
-    if asked.last_epoch == NO_EPOCH:
-        return NO_EPOCH, NO_OFFSET
-    log = partition.log
-    epoch, end_offset = log.epoch_end_offset(asked.last_epoch)
-    if epoch == NO_EPOCH:
+    log, at = partition.log, partition.topic_partition
+    try:
+        found = log.divergence(asked.last_epoch, asked.offset)
+    except UnknownEpoch:
+        raise OffsetOutOfRange(f"{at}: unknown leader epoch {asked.last_epoch}") from None
+    if asked.last_epoch != NO_EPOCH and asked.offset < log.log_start_offset:
         raise OffsetOutOfRange(
-            f"{partition.topic_partition}: unknown leader epoch {asked.last_epoch}"
+            f"{at}: offset {asked.offset} is below the log's start, {log.log_start_offset}"
         )
-    if asked.offset < log.log_start_offset:
-        raise OffsetOutOfRange(
-            f"{partition.topic_partition}: offset {asked.offset} is below the log's start,"
-            f" {log.log_start_offset}"
-        )
-    if epoch < asked.last_epoch or end_offset < asked.offset:
-        return epoch, end_offset
-    return NO_EPOCH, NO_OFFSET
+    return (NO_EPOCH, NO_OFFSET) if found is None else found
 
 
 def _refusal(ctx: Context, at: TopicPartition, refusal: KafkaError) -> Found:

@@ -26,6 +26,17 @@ class EpochStart(NamedTuple):
     start_offset: int
 
 
+class EpochEnd(NamedTuple):
+    """Where a leader epoch, or the next older one that a log knows, ends in that log."""
+
+    epoch: int
+    end_offset: int
+
+
+class UnknownEpoch(Exception):
+    """A log cannot say where a leader epoch ends."""
+
+
 class LeaderEpochs:
     """The leader epochs of one log, oldest first."""
 
@@ -80,6 +91,34 @@ class LeaderEpochs:
         if following == 0:
             return epoch, end
         return self.entries[following - 1].epoch, end
+
+    def divergence(self, last_epoch: int, position: int, log_end_offset: int) -> EpochEnd | None:
+        """Return where a reader's log parts from this one; None: it does not (KIP-595).
+
+        Args:
+            last_epoch: of the last batch that the reader has, -1 if it has or knows none.
+            position: where it would read on.
+
+        Raises:
+            UnknownEpoch: this log knows nothing of `last_epoch`, nor of what came before.
+        """
+        if last_epoch == NO_EPOCH:
+            return None
+        epoch, end_offset = self.end_offset(last_epoch, log_end_offset)
+        if epoch == NO_EPOCH:
+            raise UnknownEpoch(last_epoch)
+        if epoch < last_epoch or end_offset < position:
+            return EpochEnd(epoch, end_offset)
+        return None
+
+    def end_in_common(self, diverging: EpochEnd, log_end_offset: int) -> int:
+        """Return where a follower cuts its log by what the leader's `divergence` says.
+
+        Epochs may differ below that, too: the next fetch shows it (KIP-279).
+        """
+        _, end_offset = self.end_offset(diverging.epoch, log_end_offset)
+        mine = log_end_offset if end_offset == NO_OFFSET else end_offset
+        return min(mine, diverging.end_offset)
 
     def epoch_at(self, offset: int) -> int:
         """Return the epoch that wrote `offset`; -1 when that is not known."""

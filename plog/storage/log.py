@@ -50,7 +50,7 @@ from plog.settings.definitions import TopicSettings
 from plog.storage import retention, timestamp_search
 from plog.storage.compaction import DirtyRange, dirty_range
 from plog.storage.filesystem import Filesystem
-from plog.storage.leader_epochs import LeaderEpochs
+from plog.storage.leader_epochs import EpochEnd, LeaderEpochs
 from plog.storage.log_faults import LogFaults
 from plog.storage.log_files import LogFiles
 from plog.storage.log_owner import LogOwner, report_nothing
@@ -363,6 +363,10 @@ class Log:
     def epoch_end_offset(self, epoch: int) -> tuple[int, int]:
         """Return (largest epoch <= asked, its end offset), or (-1, -1) (KIP-101, KIP-320)."""
         return self._segments.epochs.end_offset(epoch, self.native.log_end_offset)
+
+    def divergence(self, last_epoch: int, position: int) -> EpochEnd | None:
+        """Return where a reader's log parts from this one. See `LeaderEpochs.divergence`."""
+        return self._segments.epochs.divergence(last_epoch, position, self.native.log_end_offset)
 
     def epoch_at(self, offset: int) -> int:
         """Return the leader epoch that wrote `offset`; -1 if unknown."""

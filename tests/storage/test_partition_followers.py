@@ -15,6 +15,7 @@ from plog._native.partition_followers import (
     set_followers,
 )
 from plog._native.partition_log import PartitionLog
+from plog.cluster import isr
 
 from .partition_logs import Directory, make_batch
 
@@ -159,6 +160,6 @@ def test_high_watermark_is_that_of_the_rule(
             set_followers(log, fresh, least_in_sync=least)
         members = [one for one, is_in in counted.items() if is_in]
         if counted and 1 + len(members) >= least:
-            mark = max(mark, min([end, *(positions.get(one, -1) for one in members)]))
+            mark = isr.committed(mark, end, [positions.get(one, -1) for one in members])
         assert (log.log_end_offset, log.high_watermark) == (end, mark)
     log.close()
