@@ -120,7 +120,7 @@ class InSyncSet:
     log_end_offset: int = 0
     high_watermark: int = 0
     followers: dict[int, Follower] = field(default_factory=dict)
-    _ticked_ms: int | None = None
+    _ticked_ms: int = 0
 
     # -- what it is --------------------------------------------------------------------------
 
@@ -157,6 +157,7 @@ class InSyncSet:
         self.partition_epoch = partition_epoch
         self.isr = frozenset(isr)
         self.proposal = None
+        self._ticked_ms = now_ms
         self.epoch_start = self.log_end_offset = log_end_offset
         self.high_watermark = high_watermark
         self.followers = {
@@ -214,7 +215,7 @@ class InSyncSet:
         After a pause of the whole process every fetch is old. All members get their time again.
         """
         before_ms, self._ticked_ms = self._ticked_ms, now_ms
-        if before_ms is not None and now_ms - before_ms > MOST_TICKS_LATE * interval_ms:
+        if now_ms - before_ms > MOST_TICKS_LATE * interval_ms:
             for follower in self.followers.values():
                 follower.caught_up_ms = now_ms
         late = {broker_id for broker_id in self.isr if self._is_late(broker_id, now_ms)}

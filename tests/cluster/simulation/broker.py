@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from plog.cluster.broker_registration import BrokerRegistration, read_controller_epoch
 from plog.cluster.channels import BrokerChannel, InProcessChannel
@@ -25,6 +25,7 @@ from plog.cluster.controller_context import LiveBroker
 from plog.cluster.controller_events import IsrsProposed, ProposedIsr, ShutdownAsked
 from plog.cluster.controller_loop import ControllerLoop
 from plog.cluster.controller_store import ControllerMoved
+from plog.cluster.isr import MOST_TICKS_LATE
 from plog.cluster.member import Member
 from plog.cluster.metadata_cache import MetadataCache
 from plog.cluster.order_gate import NoResponse, OrderGate, SentAgain
@@ -43,8 +44,10 @@ from plog.protocol.messages.replication import (
 )
 from plog.types import NO_EPOCH, TopicPartition
 from tests.cluster.simulation.model_replicas import ModelReplicas
-from tests.cluster.simulation.network import Request, SimChannel
+from tests.cluster.simulation.network import MAX_SLOW_MS, Request, SimChannel
 from tests.cluster.simulation.real_replicas import RealReplicas
+from tests.cluster.simulation.sim_logs import Hosted, SimLog
+from tests.cluster.simulation.sim_replicas import SimFetch, SimReplicas
 from tests.cluster.simulation.transactions import ProcessTxns, SentMarkers
 from tests.cluster.simulation.zookeeper import SESSION_MS, Crashed, SimStore
 
@@ -73,6 +76,9 @@ class SimBroker:
         self.cluster = cluster
         self.id = broker_id
         self.logs: dict[TopicPartition, uuid.UUID] = {}
+        self.sim_logs: dict[Hosted, SimLog] = {}
+        self.lost: set[Hosted] = set()
+        """Logs that were on a disk that was replaced."""
         self.process: Process | None = None
         self.last_session = 0
         """Remembered in the directory, as `session_file` does."""
@@ -98,6 +104,19 @@ class SimBroker:
             self.cluster.scheduler.note(f"broker {self.id} is killed")
             self.process.die()
             self.process = None
+
+    def lose_power(self) -> None:
+        """Kill the process. Records that were not durable are lost."""
+        self.kill()
+        for log in self.sim_logs.values():
+            log.lose_power()
+
+    def lose_disk(self) -> None:
+        """Kill the process, and replace the disk by an empty one."""
+        self.kill()
+        self.lost |= self.sim_logs.keys()
+        self.logs.clear()
+        self.sim_logs.clear()
 
     def stop(self) -> None:
         """Stop the process as an operator does."""
@@ -197,6 +216,9 @@ class Process:
         self.is_stopped = False
         self.is_stopping = False
         self.is_listening = False
+        self.resumed_ms = -1_000_000
+        """When it went on after a pause that its ticks notice."""
+        self._stopped_ms = 0
         self._connections = 0
         self.store = SimStore(
             self.cluster.zookeeper, self.owner, self.is_running, lambda for_ms: self.suspend(for_ms)
@@ -220,7 +242,9 @@ class Process:
         self.metadata = MetadataCache(self.fence)
         self.gate = OrderGate(self.fence, self.metadata, self.registration)
         self.replicas: ModelReplicas | RealReplicas
-        if broker.directory is None:
+        if self.cluster.is_replicated:
+            self.replicas = SimReplicas(self)
+        elif broker.directory is None:
             self.replicas = ModelReplicas(self)
         else:
             self.replicas = RealReplicas(self, broker.directory)
@@ -316,7 +340,7 @@ class Process:
         """SIGTERM: ask the controller to move the leads, and stop later, whatever it did."""
         self.is_stopping = True
         broker_id, broker_epoch = self.broker.id, self.fence.broker_epoch
-        self._ask_controller(lambda token: ShutdownAsked(broker_id, broker_epoch, token))
+        self.ask_controller(lambda token: ShutdownAsked(broker_id, broker_epoch, token), Future())
         wait_ms = self.scheduler.random.randint(0, MAX_SHUTDOWN_MS)
         self.scheduler.after(wait_ms, f"signals of {self.owner}", self._end)
 
@@ -332,12 +356,17 @@ class Process:
     def suspend(self, for_ms: int) -> None:
         """SIGSTOP, and later SIGCONT."""
         self.scheduler.note(f"{self.owner} is suspended for {for_ms} ms")
+        if not self.is_stopped:
+            self._stopped_ms = self.scheduler.now_ms
         self.is_stopped = True
         self.store.disconnect(for_ms)
         self.scheduler.after(for_ms, f"signals of {self.owner}", self.resume)
 
     def resume(self) -> None:
         """SIGCONT."""
+        now_ms = self.scheduler.now_ms
+        if self.is_stopped and now_ms - self._stopped_ms > MOST_TICKS_LATE * TICK_MS:
+            self.resumed_ms = now_ms
         self.is_stopped = False
         for thread in (self._main, self._orders, self._members, self._controller):
             thread.go_on()
@@ -359,9 +388,22 @@ class Process:
             due_s = self.controller.seconds_to_timer()
             if due_s is not None and due_s <= 0:
                 self.enqueue("timer", self.controller.on_timer)
-            if self.scheduler.random.random() < PROPOSES:
+            is_modelled = not self.cluster.is_replicated
+            if is_modelled and self.scheduler.random.random() < PROPOSES:
                 self._propose_isrs()
         self.scheduler.after(TICK_MS, f"ticks of {self.owner}", lambda: self._tick(member))
+
+    def joining(self) -> set[int]:
+        """Return the brokers that are to join in-sync sets by its proposals."""
+        if not isinstance(self.replicas, SimReplicas):
+            return set()
+        sets = [lead.isr for lead in self.replicas.leads.values()]
+        return {
+            broker_id
+            for one in sets
+            if one.proposal is not None
+            for broker_id in one.proposal.isr - one.isr
+        }
 
     # -- the controller ----------------------------------------------------------------------
 
@@ -386,9 +428,13 @@ class Process:
                     isrs[at] = ProposedIsr(isr, unknown, role.leader_epoch, known.partition_epoch)
         if isrs:
             broker_id, broker_epoch = self.broker.id, self.fence.broker_epoch
-            self._ask_controller(lambda token: IsrsProposed(broker_id, broker_epoch, isrs, token))
+            self.ask_controller(
+                lambda token: IsrsProposed(broker_id, broker_epoch, isrs, token), Future()
+            )
 
-    def _ask_controller(self, event: Callable[[int], IsrsProposed | ShutdownAsked]) -> None:
+    def ask_controller(
+        self, event: Callable[[int], IsrsProposed | ShutdownAsked], future: Future[Any]
+    ) -> None:
         """Ask the controller, if one is known and can be reached."""
         snapshot = self.metadata.snapshot
         if snapshot.live_controller_id < 0:
@@ -396,7 +442,12 @@ class Process:
         controller = self.cluster.brokers[snapshot.controller_id].process
         if controller is not None and self.reaches(controller):
             ask = controller.controller.ask
-            controller.enqueue("", lambda: ask(event, Future()))
+            is_slow = self.scheduler.random.random() < self.cluster.slow_questions
+            delay_ms = self.scheduler.random.randint(0, MAX_SLOW_MS) if is_slow else 0
+            owner = f"questions of {self.owner}"
+            self.scheduler.after(
+                delay_ms, owner, lambda: controller.enqueue("", lambda: ask(event, future))
+            )
 
     # -- orders ------------------------------------------------------------------------------
 
@@ -409,6 +460,9 @@ class Process:
         """Take a request from the network, as handlers do; None: no response."""
         if isinstance(request, SentMarkers):
             self.txns.arrive(request, connection, respond)
+        elif isinstance(request, SimFetch):
+            assert isinstance(self.replicas, SimReplicas)
+            respond(self.replicas.answer(request))
         else:
             self._take(request, connection, respond)
 

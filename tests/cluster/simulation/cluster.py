@@ -17,6 +17,7 @@ from plog.errors import KafkaError
 from plog.settings.definitions import BrokerSettings
 from plog.settings.dynamic import DynamicSettings
 from plog.types import TopicPartition
+from tests.cluster.simulation.acknowledged import Acknowledged
 from tests.cluster.simulation.broker import Process, SimBroker
 from tests.cluster.simulation.contents import Contents
 from tests.cluster.simulation.invariants import Invariants
@@ -45,6 +46,7 @@ class SimCluster:
     Args:
         mutate: changes a broker's objects, to see that a fault is found.
         directory: where brokers have logs; None: they have models of replicas, without logs.
+        is_replicated: whether those models have modelled logs, and followers fetch.
     """
 
     def __init__(
@@ -53,12 +55,21 @@ class SimCluster:
         count: int = 3,
         mutate: Callable[[Process], None] | None = None,
         directory: Path | None = None,
+        is_replicated: bool = False,
     ) -> None:
         self.scheduler = Scheduler(seed)
         self.random = self.scheduler.random
         self.zookeeper = SimZooKeeper(self.scheduler)
         self.invariants = Invariants(self)
         self.contents = Contents()
+        self.is_replicated = is_replicated
+        self.acknowledged = Acknowledged(self)
+        self.least_in_sync = 1
+        self.slow_fetches = 0.05
+        self.slow_questions = 0.3 if is_replicated else 0.0
+        """The share of questions to the controller that come late."""
+        self.slow_brokers: set[int] = set()
+        """Those that get all orders late."""
         self.directory = directory
         self.mutate = mutate or (lambda process: None)
         self.cut: set[frozenset[int]] = set()
@@ -94,7 +105,9 @@ class SimCluster:
         self.admin.lag(0)
         for broker in self.brokers:
             broker.heal()
-        self.transactions.is_stopping = True
+        self.transactions.is_stopping = self.acknowledged.is_stopping = True
+        self.slow_fetches = self.slow_questions = 0.0
+        self.slow_brokers.clear()
         self.scheduler.run(15 * SESSION_MS)
 
     def check_converged(self) -> None:
@@ -116,8 +129,14 @@ class SimCluster:
             _check_metadata(broker, written, live, active[0])
             _check_replicas(broker, written)
             _check_logs(broker)
+        if self.is_replicated and (fault := self.acknowledged.check_logs()) is not None:
+            raise Violation(fault)
         self.transactions.check_ended()
         self.check_steps()
+
+    def is_being_deleted(self, topic: str) -> bool:
+        """Return whether an administrator has asked for it."""
+        return self.zookeeper.tree.exists(znodes.delete_topic_path(topic)) is not None
 
     def written(self) -> dict[TopicPartition, Written]:
         """Return every partition that has a state."""

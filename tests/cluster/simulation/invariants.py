@@ -21,6 +21,7 @@ from plog.protocol.messages.replication import (
     UpdateMetadataRequest,
 )
 from plog.types import TopicPartition
+from tests.cluster.simulation.sim_logs import Hosted
 
 if TYPE_CHECKING:
     from tests.cluster.simulation.broker import Process, SimBroker
@@ -108,6 +109,8 @@ class Invariants:
         if leader != state.leader:
             self.report(f"{path}: {leader} and {state.leader} lead in {epochs}")
         self._epochs[one] = epochs
+        if self._cluster.is_replicated:
+            self._cluster.acknowledged.check_members(Hosted(one.topic_id, one.partition), state.isr)
         if self._elected.get(state.controller_epoch) == session:
             self._announced[one] = state.leader_epoch
             self._ruled[state.controller_epoch, one] = state.leader_epoch

@@ -19,6 +19,7 @@ from plog.errors import RequestTimedOut
 
 if TYPE_CHECKING:
     from tests.cluster.simulation.broker import Process
+    from tests.cluster.simulation.sim_replicas import SimFetch
     from tests.cluster.simulation.transactions import SentMarkers
 
 RESPONSE_IS_LOST = 0.05
@@ -29,7 +30,7 @@ AGAIN_MS = 500
 """When a host sends again what another one does not acknowledge."""
 
 
-Request: TypeAlias = "ControlRequest | SentMarkers"
+Request: TypeAlias = "ControlRequest | SentMarkers | SimFetch"
 
 
 class Connection:
@@ -133,7 +134,8 @@ class SimChannel:
             self._fail(attempt)
             return
         timeout_ms = self._scheduler.random.randint(*TIMEOUT_MS)
-        slow = self._sender.cluster.slow_orders
+        cluster = self._sender.cluster
+        slow = 1.0 if self._to in cluster.slow_brokers else cluster.slow_orders
         connection.call(order, lambda response: self._answered(attempt, response), slow)
         self._scheduler.after(timeout_ms, self._owner, lambda: self._fail(attempt))
 

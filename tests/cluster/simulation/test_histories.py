@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from concurrent.futures import Future
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from enum import Enum
@@ -16,7 +17,7 @@ import pytest
 from plog.cluster import control_requests, znodes
 from plog.cluster.control_requests import Sender
 from plog.cluster.controller_context import LiveBroker
-from plog.cluster.controller_events import SendUpdateMetadata
+from plog.cluster.controller_events import ElectionsAsked, ElectionType, SendUpdateMetadata
 from plog.cluster.store import StoreError
 from plog.cluster.topic_admin import NewTopic
 from plog.cluster.znodes import Endpoint
@@ -30,6 +31,8 @@ Action = Callable[[SimCluster, random.Random], None]
 
 HISTORIES, LONG_HISTORIES = 50, 5_000
 AT_ONCE = 25
+REPLICA_HISTORIES, LONG_REPLICA_HISTORIES = 500, 10_000
+REPLICAS_AT_ONCE = 100
 FORGED = 1 << 20
 """An epoch of no controller and no broker."""
 
@@ -184,6 +187,38 @@ def move_lead(cluster: SimCluster, rng: random.Random) -> None:
         quietly(lambda: cluster.admin.set(znodes.partition_state_path(at), moved.encode()))
 
 
+def swap_lead(cluster: SimCluster, rng: random.Random) -> None:
+    """Elect the preferred leader of a partition, which then loses its session soon.
+
+    The leader before may hear of neither, until it leads again.
+    """
+    led = [
+        (at, state.leader, replicas[0])
+        for at, (_, state, replicas) in cluster.written().items()
+        if state.leader not in (-1, replicas[0]) and replicas[0] in state.isr
+    ]
+    active = [broker.process for broker in cluster.brokers if broker.is_controller]
+    if not led or not active or active[0] is None:
+        return
+    at, leader, preferred = rng.choice(led)
+    if rng.random() < 0.5:
+        cluster.slow_brokers.add(leader)
+    ask = active[0].controller.ask
+    active[0].enqueue(
+        "",
+        lambda: ask(lambda token: ElectionsAsked(ElectionType.PREFERRED, (at,), token), Future()),
+    )
+
+    def expire() -> None:
+        process = cluster.brokers[preferred].process
+        if process is not None:
+            cluster.zookeeper.expire(process.store.session_id)
+            process.store.disconnect(50)
+        cluster.slow_brokers.discard(leader)
+
+    cluster.scheduler.after(rng.choice([300, 2_000]), "operator", expire)
+
+
 def elect_again(cluster: SimCluster, rng: random.Random) -> None:
     """Remove the controller's node, as operators do to have another one elected."""
     quietly(lambda: cluster.admin.delete(znodes.CONTROLLER))
@@ -193,6 +228,29 @@ def unregister(cluster: SimCluster, rng: random.Random) -> None:
     """Remove a broker's registration, as by mistake."""
     path = znodes.broker_path(rng.choice(cluster.brokers).id)
     quietly(lambda: cluster.admin.delete(path))
+
+
+def lose_power(cluster: SimCluster, rng: random.Random) -> None:
+    rng.choice(cluster.brokers).lose_power()
+
+
+def lose_all_power(cluster: SimCluster, rng: random.Random) -> None:
+    for broker in cluster.brokers:
+        broker.lose_power()
+
+
+def replace_disk(cluster: SimCluster, rng: random.Random) -> None:
+    """Replace a disk on which no partition counts, soon after it was to count, if there is one."""
+    joining = [
+        cluster.brokers[broker_id]
+        for broker in cluster.brokers
+        if broker.process is not None
+        for broker_id in broker.process.joining()
+    ]
+    broker = rng.choice(joining or cluster.brokers)
+    if not any(broker.id in one.state.isr for one in cluster.written().values()):
+        broker.lose_disk()
+        broker.start()
 
 
 BY_ADMIN = [create, grow, delete, move_lead, elect_again, unregister]
@@ -222,12 +280,14 @@ class Kind(Enum):
     MODELS = "models of replicas, without logs"
     DISKS = "logs, which may go back to before a topic was deleted"
     TRANSACTIONS = "logs and transactions"
+    REPLICAS = "models of logs that followers fetch"
 
 
 ON_DISKS: dict[Kind, list[Action]] = {
     Kind.MODELS: [],
     Kind.DISKS: [stop, lose_time],
     Kind.TRANSACTIONS: [stop],
+    Kind.REPLICAS: [stop, lose_power, lose_all_power, replace_disk, swap_lead],
 }
 
 
@@ -244,9 +304,15 @@ def play(seed: int, kind: Kind, mutate: Callable[[Process], None] | None = None)
     """Play one history. Raises Violation."""
     with ExitStack() as undo:
         directory = None
-        if kind is not Kind.MODELS:
+        if kind in (Kind.DISKS, Kind.TRANSACTIONS):
             directory = undo.enter_context(directory_in_memory())
-        cluster = SimCluster(seed, count=2 + seed % 2, mutate=mutate, directory=directory)
+        cluster = SimCluster(
+            seed,
+            count=2 + seed % 2,
+            mutate=mutate,
+            directory=directory,
+            is_replicated=kind is Kind.REPLICAS,
+        )
         undo.callback(cluster.close)
         if kind is Kind.TRANSACTIONS:
             cluster.transactions.start()
@@ -284,3 +350,15 @@ def _play(cluster: SimCluster, seed: int, kind: Kind) -> None:
 def test_brokers_agree_after_any_history(first: int) -> None:
     for seed in range(first, first + AT_ONCE):
         play(seed, Kind.DISKS if seed % 4 < 2 else Kind.TRANSACTIONS)
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        pytest.param(first, marks=[pytest.mark.long] if first >= REPLICA_HISTORIES else [])
+        for first in range(0, LONG_REPLICA_HISTORIES, REPLICAS_AT_ONCE)
+    ],
+)
+def test_no_record_that_clients_know_is_lost_after_any_history(first: int) -> None:
+    for seed in range(first, first + REPLICAS_AT_ONCE):
+        play(seed, Kind.REPLICAS)
