@@ -46,14 +46,12 @@ class Answer(NamedTuple):
 
     Attributes:
         log_start_offset: the leader's; -1 if it does not say.
-        size: of the batches, in bytes.
     """
 
     error: ErrorCode
     high_watermark: int
     log_start_offset: int
     diverging: EpochEnd | None
-    size: int
 
 
 class Range(NamedTuple):

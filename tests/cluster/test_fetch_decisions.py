@@ -40,7 +40,7 @@ def answer(
     high_watermark: int = 25,
     log_start_offset: int = 0,
 ) -> Answer:
-    return Answer(error, high_watermark, log_start_offset, diverging, 100)
+    return Answer(error, high_watermark, log_start_offset, diverging)
 
 
 def test_follower_asks_from_what_is_durable_with_the_epoch_of_its_last_batch() -> None:

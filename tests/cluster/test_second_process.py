@@ -47,6 +47,16 @@ def nodes(store: Store) -> dict[str, object]:
     return dict(zip(paths, store.get_many(paths), strict=True))
 
 
+def check_refused(brokers: Brokers, second: BrokerProcess) -> None:
+    """Check that a start fails, and changes nothing in ZooKeeper."""
+    with closing(brokers.store()) as store:
+        before = nodes(store)
+        with suppress(AssertionError):  # it has ended already, or listens for a moment
+            second.start()
+        assert second.wait() == 1
+        assert nodes(store) == before
+
+
 @pytest.mark.parametrize("is_copy", [False, True], ids=["empty directory", "copied directory"])
 def test_start_with_the_id_of_a_live_broker_changes_nothing(
     brokers: Brokers, tmp_path: Path, is_copy: bool
@@ -55,12 +65,7 @@ def test_start_with_the_id_of_a_live_broker_changes_nothing(
     second = second_of(first, tmp_path / "second")
     if is_copy:
         shutil.copytree(first.log_dirs[0], second.log_dirs[0])
-    with closing(brokers.store()) as store:
-        before = nodes(store)
-        with suppress(AssertionError):  # it has ended already, or listens for a moment
-            second.start()
-        assert second.wait() == 1
-        assert nodes(store) == before
+    check_refused(brokers, second)
     assert "\nplog: broker id 1 is registered by another process" in second.log
     assert "ended session" not in second.log
     assert "is over" not in first.log
@@ -70,12 +75,7 @@ def test_start_with_the_address_of_another_broker_changes_nothing(brokers: Broke
     first, second = brokers.brokers
     second.stop()
     second.overrides["advertised.listeners"] = f"PLAINTEXT://{first.bootstrap}"
-    with closing(brokers.store()) as store:
-        before = nodes(store)
-        with suppress(AssertionError):  # it has ended already, or listens for a moment
-            second.start()
-        assert second.wait() == 1
-        assert nodes(store) == before
+    check_refused(brokers, second)
     assert f"\nplog: broker 0 is registered at {first.bootstrap}, which broker 1" in second.log
     del second.overrides["advertised.listeners"]
     second.start()

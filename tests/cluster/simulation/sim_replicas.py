@@ -69,7 +69,6 @@ class Wait:
 
     offset: int
     record: SimRecord
-    leader_epoch: int
     truncations: int
 
 
@@ -96,7 +95,6 @@ class SimReplicas(ModelReplicas):
         self._leader_of: dict[TopicPartition, int] = {}
         self._fetching: set[int] = set()
         self._connections: dict[int, Connection] = {}
-        self._proposal_count = 0
         self.decide = decisions.decide
         self.in_sync_set: type[InSyncSet] = InSyncSet
 
@@ -215,7 +213,7 @@ class SimReplicas(ModelReplicas):
         for _ in range(self._random.randint(1, 3)):
             record = SimRecord(epoch, self._cluster.acknowledged.next_number())
             if lead.isr.is_enough:
-                lead.waits.append(Wait(log.end, record, epoch, log.truncations))
+                lead.waits.append(Wait(log.end, record, log.truncations))
             log.append(record)
         lead.isr.appended(log.end)
         self._settle(at, lead)
@@ -346,7 +344,7 @@ class SimReplicas(ModelReplicas):
             self._note(one.at, lead, asked, fetch)
             first = asked.position - log.start
             records = tuple(log.records[first : first + MOST_RECORDS])
-        answer = Answer(ErrorCode.NONE, log.high_watermark, log.start, diverging, len(records))
+        answer = Answer(ErrorCode.NONE, log.high_watermark, log.start, diverging)
         return Fetched(answer, records, bounds)
 
     def _note(self, at: TopicPartition, lead: Lead, asked: Asked, fetch: SimFetch) -> None:
@@ -445,4 +443,4 @@ class SimReplicas(ModelReplicas):
 
 def refusal(error: ErrorCode, bounds: Range = NO_RANGE) -> Fetched:
     """Return the answer for a partition that is not read."""
-    return Fetched(Answer(error, -1, -1, None, 0), (), bounds)
+    return Fetched(Answer(error, -1, -1, None), (), bounds)
