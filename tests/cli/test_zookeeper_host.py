@@ -158,7 +158,7 @@ def test_directories_of_another_cluster_are_refused(
 
 def test_store_of_its_own_is_refused(broker: BrokerProcess) -> None:
     (broker.log_dirs[0] / FILE_NAME).touch()
-    assert "run plog move-store first" in refusal(broker, "log-dirs")
+    assert "Run plog move-store first" in refusal(broker, "log-dirs")
     assert "is this broker's own store" in run(broker, "doctor", status=1).stdout
 
 
