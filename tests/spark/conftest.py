@@ -116,7 +116,7 @@ def _in_session(
     done = CliRunner().invoke(main, arguments)
     if done.exception is not None and not isinstance(done.exception, SystemExit):
         raise done.exception
-    return subprocess.CompletedProcess(arguments, done.exit_code, done.stdout, done.stderr)
+    return subprocess.CompletedProcess(arguments, done.exit_code, done.output, "")
 
 
 @pytest.fixture(params=["session", pytest.param("spark-submit", marks=pytest.mark.long)])
@@ -128,7 +128,8 @@ def run_script(
     """Return a function that runs a script of spark/, in the shared session or by spark-submit.
 
     spark-submit starts a JVM for each run, in the same way for all scripts. So every run of the
-    tests submits one job, `plain_job.py`; `--long` submits the scripts.
+    tests submits one job, `plain_job.py`; `--long` submits the scripts. `stdout` has all that a
+    script prints, as spark-submit has it, and `stderr` what Spark itself logs.
     """
     if request.param == "spark-submit":
         return partial(submit, workers_find_plog)
