@@ -18,6 +18,7 @@ from plog.runtime.clock import Clock
 log = logging.getLogger(__name__)
 
 Task = Callable[[], object]
+SECOND_MS = 1_000
 
 
 class Scheduler:
@@ -38,14 +39,13 @@ class Scheduler:
 
     def after(self, delay_ms: int, task: Task) -> None:
         """Run `task` once, no earlier than `delay_ms` from now."""
-        with self._condition:
-            self._number += 1
-            due_ms = self._clock.monotonic_ms() + delay_ms
-            heapq.heappush(self._queue, (due_ms, self._number, task))
-            self._condition.notify()
+        self._add(self._clock.monotonic_ms() + delay_ms, task)
 
     def every(self, interval_ms: int, task: Task, *, first_ms: int | None = None) -> None:
         """Run `task` again and again, `interval_ms` after the end of its last run.
+
+        Intervals of a second and more end up to a second earlier, when the clock is at a full one:
+        an idle broker wakes up once for all that is due in a second.
 
         Args:
             first_ms: from now to its first run; `interval_ms` if it is left out.
@@ -55,7 +55,9 @@ class Scheduler:
             try:
                 task()
             finally:
-                self.after(interval_ms, again)
+                due_ms = self._clock.monotonic_ms() + interval_ms
+                whole_ms = due_ms - due_ms % SECOND_MS
+                self._add(due_ms if interval_ms < SECOND_MS else whole_ms, again)
 
         self.after(interval_ms if first_ms is None else first_ms, again)
 
@@ -84,6 +86,12 @@ class Scheduler:
             self._condition.notify()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
+
+    def _add(self, due_ms: int, task: Task) -> None:
+        with self._condition:
+            self._number += 1
+            heapq.heappush(self._queue, (due_ms, self._number, task))
+            self._condition.notify()
 
     def _take_due(self) -> Task | None:
         with self._condition:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import threading
 
 import pytest
@@ -34,6 +35,26 @@ def test_repeated_task_comes_again_after_its_interval() -> None:
         clock.advance(1)
         scheduler.run_due()
     assert ran == [10, 20, 30]
+
+
+def test_tasks_of_seconds_come_together_and_at_least_once_in_their_interval() -> None:
+    clock = ManualClock()
+    scheduler = Scheduler(clock, "test")
+    ran: list[tuple[str, int]] = []
+    intervals_ms = {"second": 1_000, "two": 2_000, "flush": 1_700}
+    for n, (name, interval_ms) in enumerate(intervals_ms.items()):
+        clock.advance(130 * n)  # they begin one after the other
+        scheduler.every(interval_ms, lambda name=name: ran.append((name, clock.monotonic_ms())))
+    wake_ups = 0
+    for _ in range(10_000):
+        clock.advance(1)
+        wake_ups += scheduler.run_due() > 0
+    assert wake_ups <= 13  # the three first ones, and then one in each second
+    for name, interval_ms in intervals_ms.items():
+        times = [at for one, at in ran if one == name]
+        gaps = [later - before for before, later in itertools.pairwise(times)]
+        assert all(interval_ms - 1_000 < gap <= interval_ms for gap in gaps), (name, gaps)
+        assert all(at % 1_000 == 0 for at in times[1:])
 
 
 def test_repeated_task_may_come_earlier_or_later_at_first() -> None:
