@@ -14,10 +14,10 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from plog.cluster import fetch_decisions as decisions
+from plog.cluster.alter_partition import Batch, Found, Proposals, Written
 from plog.cluster.controller_events import IsrsProposed, Outcome, ProposedIsr
 from plog.cluster.fetch_decisions import Answer, Asked, Do, Range
 from plog.cluster.isr import InSyncSet, Proposal
-from plog.cluster.isr import Outcome as IsrOutcome
 from plog.cluster.stray_logs import Topics
 from plog.errors import ErrorCode
 from plog.protocol.messages.replication import LeaderAndIsrPartitionState, LeaderAndIsrRequest
@@ -78,8 +78,6 @@ class Lead:
 
     isr: InSyncSet
     waits: list[Wait] = field(default_factory=list)
-    asked_ms: int = 0
-    """When the proposal that is open was sent last."""
 
 
 class SimReplicas(ModelReplicas):
@@ -97,6 +95,7 @@ class SimReplicas(ModelReplicas):
         self._connections: dict[int, Connection] = {}
         self.decide = decisions.decide
         self.in_sync_set: type[InSyncSet] = InSyncSet
+        self.proposals = Proposals()
 
     # -- its life ----------------------------------------------------------------------------
 
@@ -145,7 +144,7 @@ class SimReplicas(ModelReplicas):
         if leads:
             self._lead(at, log, state)
         else:
-            self.leads.pop(at, None)
+            self._lead_no_more(at)
             if state.leader >= 0:
                 self._fetch_soon(state.leader)
         return code
@@ -154,6 +153,7 @@ class SimReplicas(ModelReplicas):
         lead = self.leads.setdefault(
             at, Lead(self.in_sync_set(self._broker.id, LAG_TIME_MS, self._cluster.least_in_sync))
         )
+        self.proposals.drop(at)  # it was of an earlier leader epoch
         log.epochs = log.epochs.assign(state.leader_epoch, log.end)
         lead.isr.lead(
             leader_epoch=state.leader_epoch,
@@ -173,11 +173,15 @@ class SimReplicas(ModelReplicas):
         topic_id = self._broker.logs.get(at)
         code = super()._stop(at, leader_epoch, deletes=deletes)
         if code == ErrorCode.NONE:
-            self.leads.pop(at, None)
+            self._lead_no_more(at)
             self._leader_of.pop(at, None)
             if deletes and topic_id is not None:
                 self._logs.pop(Hosted(topic_id, at), None)
         return code
+
+    def _lead_no_more(self, at: TopicPartition) -> None:
+        self.leads.pop(at, None)
+        self.proposals.drop(at)
 
     def _now_ms(self) -> int:
         return self._scheduler.clock.since_boot_ms()
@@ -188,10 +192,9 @@ class SimReplicas(ModelReplicas):
         """Late members leave, clients write, retention goes on."""
         for at, lead in list(self.leads.items()):
             self._shrink(at, lead)
-            if self._now_ms() - lead.asked_ms > PROPOSAL_TIMEOUT_MS:
-                self._propose(at, lead, lead.isr.proposal)
             if self._is_written():
                 self._append(at, lead)
+        self._send_proposals()
         for leader in sorted(set(self._leader_of.values()) - {self._broker.id, -1}):
             self._fetch_soon(leader)
 
@@ -267,55 +270,61 @@ class SimReplicas(ModelReplicas):
     # -- proposals ---------------------------------------------------------------------------
 
     def _propose(self, at: TopicPartition, lead: Lead, proposal: Proposal | None) -> None:
-        if proposal is None:
+        if proposal is not None:
+            self.proposals.put(at, proposal)
+            self._settle(at, lead)
+            self._send_proposals()
+
+    def _send_proposals(self) -> None:
+        batch = self.proposals.take(self._now_ms())
+        if batch is None:
             return
-        lead.asked_ms = self._now_ms()
-        self._settle(at, lead)
-        proposed = ProposedIsr(
-            tuple(broker_id for broker_id, _ in proposal.members),
-            tuple(epoch for _, epoch in proposal.members),
-            proposal.leader_epoch,
-            proposal.partition_epoch,
-        )
+        proposed = {
+            at: ProposedIsr(
+                tuple(broker_id for broker_id, _ in proposal.members),
+                tuple(epoch for _, epoch in proposal.members),
+                proposal.leader_epoch,
+                proposal.partition_epoch,
+            )
+            for at, proposal in batch.items()
+        }
         broker_id, broker_epoch = self._broker.id, self._process.fence.broker_epoch
         future: Future[Mapping[TopicPartition, Outcome]] = Future()
-        future.add_done_callback(partial(self._answer_later, at, proposal))
+        future.add_done_callback(partial(self._answer_later, batch))
         self._process.ask_controller(
-            lambda token: IsrsProposed(broker_id, broker_epoch, {at: proposed}, token), future
+            lambda token: IsrsProposed(broker_id, broker_epoch, proposed, token), future
         )
+        owner = f"proposals of {self._process.owner}"
+        self._scheduler.after(PROPOSAL_TIMEOUT_MS, owner, lambda: self._failed(batch))
 
-    def _answer_later(
-        self,
-        at: TopicPartition,
-        proposal: Proposal,
-        future: Future[Mapping[TopicPartition, Outcome]],
-    ) -> None:
+    def _answer_later(self, batch: Batch, future: Future[Mapping[TopicPartition, Outcome]]) -> None:
         if future.cancelled() or self._random.random() < ANSWER_IS_LOST:
             return
-        outcome = IsrOutcome.UNKNOWN if future.exception() else future.result()[at]
+        found = None if future.exception() else future.result()
         delay_ms = self._random.choice([10, 10, 10, 2 * PROPOSAL_TIMEOUT_MS])
         owner = f"answers to {self._process.owner}"
-        self._scheduler.after(delay_ms, owner, lambda: self._answered(at, proposal, outcome))
+        self._scheduler.after(delay_ms, owner, lambda: self._answered(batch, found))
 
-    def _answered(
-        self, at: TopicPartition, proposal: Proposal, found: Outcome | IsrOutcome
-    ) -> None:
-        lead = self.leads.get(at)
-        if lead is None or not self._process.is_running():
+    def _failed(self, batch: Batch) -> None:
+        self.proposals.failed(batch, self._now_ms())
+
+    def _answered(self, batch: Batch, found: Mapping[TopicPartition, Outcome] | None) -> None:
+        if not self._process.is_running():
             return
-        if isinstance(found, ErrorCode):
-            by_code = {
-                ErrorCode.NONE: IsrOutcome.ACCEPTED,
-                ErrorCode.INELIGIBLE_REPLICA: IsrOutcome.INELIGIBLE,
-                ErrorCode.FENCED_LEADER_EPOCH: IsrOutcome.SUPERSEDED,
-                ErrorCode.INVALID_UPDATE_VERSION: IsrOutcome.SUPERSEDED,
-            }
-            found = by_code.get(found, IsrOutcome.UNKNOWN)
-        if isinstance(found, IsrOutcome):
-            lead.isr.answered(proposal, found, proposal.isr)
-        else:
-            lead.isr.answered(proposal, IsrOutcome.ACCEPTED, found.isr, found.partition_epoch)
-        self._settle(at, lead)
+        if found is None:
+            self._failed(batch)
+            return
+        answers: dict[TopicPartition, Found] = {
+            at: one
+            if isinstance(one, ErrorCode)
+            else Written(one.leader_epoch, one.isr, one.partition_epoch)
+            for at, one in found.items()
+        }
+        for one in self.proposals.answered(batch, answers, self._now_ms()):
+            if (lead := self.leads.get(one.partition)) is not None:
+                lead.isr.answered(one.proposal, one.outcome, one.isr, one.partition_epoch)
+                self._settle(one.partition, lead)
+        self._send_proposals()
 
     # -- answering fetches -------------------------------------------------------------------
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import pytest
 
 from plog.cluster import fetch_decisions as decisions
+from plog.cluster.alter_partition import Batch, Found, Proposals, Settled
 from plog.cluster.fetch_decisions import Answer, Asked, Decision, Do, Replica
 from plog.cluster.isr import InSyncSet, Outcome, Proposal
 from plog.types import TopicPartition
@@ -52,6 +53,19 @@ class TakesAnyAnswer(InSyncSet):
         if self.proposal is None:
             self.proposal = proposal
         super().answered(self.proposal, outcome, isr, partition_epoch)
+
+
+class TakesLateAnswers(Proposals):
+    def answered(
+        self, batch: Batch, found: Mapping[TopicPartition, Found], now_ms: int
+    ) -> list[Settled]:
+        self.in_flight = batch
+        return super().answered(batch, found, now_ms)
+
+
+def takes_late_answers(process: Process) -> None:
+    replicas_of(process).proposals = TakesLateAnswers()
+    replicas_of(process).in_sync_set = TakesAnyAnswer
 
 
 class TicksAfterPause(InSyncSet):
@@ -154,6 +168,7 @@ MUTANTS = [
     planted(CountsWritten),
     planted(CommitsByMajority),
     planted(TakesAnyAnswer),
+    takes_late_answers,
     planted(TicksAfterPause),
     acknowledges_what_is_durable_here,
     answers_waits_of_earlier_leads,
