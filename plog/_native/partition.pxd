@@ -103,6 +103,11 @@ cdef enum AckStatus:
     ACK_OFFLINE = 3
     ACK_TOO_FEW_IN_SYNC = 4      # committed, but on fewer replicas than min.insync.replicas
 
+cdef enum FollowerStatus:
+    FOLLOWER_UNKNOWN = 0         # or this broker does not lead under the epoch
+    FOLLOWER_NOTED = 1
+    FOLLOWER_MAY_JOIN = 2        # it does not count, and has all that it needs for it
+
 cdef enum PublishStatus:
     PUBLISH_DONE = 0
     PUBLISH_CLOSED = 1
@@ -136,13 +141,15 @@ cdef void partition_set_leader(
     bint enough_in_sync) noexcept nogil
 # Change what of the role depends on min.insync.replicas.
 cdef void partition_set_in_sync(Partition* partition, bint sole_replica, bint enough_in_sync) noexcept nogil
-# The followers of a leader, which move its high watermark. False: no memory.
+# The followers of a leader, which move its high watermark: see `followers_set`. False: no memory.
 cdef bint partition_set_followers(
-    Partition* partition, const Follower* followers, int64_t count, int64_t least_in_sync) noexcept nogil
-# False: the follower is unknown, or this broker does not lead under the epoch.
-cdef bint partition_note_follower(
-    Partition* partition, int32_t leader_epoch, int32_t broker_id, int64_t broker_epoch,
-    int64_t position) noexcept nogil
+    Partition* partition, const Follower* followers, int64_t count, int64_t least_in_sync, int64_t now_ms) noexcept nogil
+# A fetch of a follower has come: see `followers_note`.
+cdef FollowerStatus partition_note_follower(
+    Partition* partition, int32_t leader_epoch, int32_t broker_id, int64_t broker_epoch, int64_t position,
+    int64_t now_ms) noexcept nogil
+# Before the controller is asked: a follower that is to join counts from now on. False: it may not (any more).
+cdef bint partition_count_follower(Partition* partition, int32_t leader_epoch, int32_t broker_id) noexcept nogil
 # The one rule for acks=all, for requests of both planes and for the broker's own appends.
 cdef AckStatus partition_ack_status(
     Partition* partition, const AppendPlace* place, int64_t last_offset, bint must_be_durable) noexcept nogil

@@ -17,7 +17,9 @@ from libc.string cimport strdup
 
 from plog._native.aborted_list cimport aborted_release, aborted_retain
 from plog._native.disk_room cimport room_release, room_retain
-from plog._native.followers cimport followers_clear, followers_commit, followers_note, followers_set
+from plog._native.followers cimport (
+    followers_are_enough, followers_clear, followers_commit, followers_count_in, followers_note, followers_set,
+    follower_may_join)
 from plog._native.locks cimport (
     add, load_ordered, pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock,
     store, store_pointer)
@@ -231,34 +233,60 @@ cdef void partition_set_in_sync(Partition* partition, bint sole_replica, bint en
 
 
 cdef bint partition_set_followers(
-        Partition* partition, const Follower* followers, int64_t count, int64_t least_in_sync) noexcept nogil:
+        Partition* partition, const Follower* followers, int64_t count, int64_t least_in_sync, int64_t now_ms
+        ) noexcept nogil:
     cdef bint is_set = True
     pthread_mutex_lock(&partition.lock)
     if partition.led_since >= 0:
-        is_set = followers_set(&partition.followers, followers, count, least_in_sync)
+        is_set = followers_set(&partition.followers, followers, count, least_in_sync, now_ms)
+        if is_set:
+            store(&partition.enough_in_sync, followers_are_enough(&partition.followers))
         settle(partition)
     pthread_mutex_unlock(&partition.lock)
     partition_changed(partition)
     return is_set
 
 
-cdef bint partition_note_follower(
-        Partition* partition, int32_t leader_epoch, int32_t broker_id, int64_t broker_epoch,
-        int64_t position) noexcept nogil:
+cdef FollowerStatus partition_note_follower(
+        Partition* partition, int32_t leader_epoch, int32_t broker_id, int64_t broker_epoch, int64_t position,
+        int64_t now_ms) noexcept nogil:
+    cdef FollowerStatus status = FOLLOWER_UNKNOWN
+    cdef const Follower* found = NULL
     cdef int64_t before
-    cdef bint is_known
+    cdef bint may_join
     cdef bint moved
     pthread_mutex_lock(&partition.lock)
     before = partition.high_watermark
-    is_known = (partition.led_since >= 0 and partition.leader_epoch == leader_epoch
-                and followers_note(&partition.followers, broker_id, broker_epoch, position))
-    if is_known:
+    if leads_in(partition, leader_epoch):
+        found = followers_note(
+            &partition.followers, broker_id, broker_epoch, position, partition.log_end_offset, now_ms)
+    if found != NULL:
         settle(partition)
+        may_join = follower_may_join(found, partition.high_watermark, partition.epoch_start)
+        status = FOLLOWER_MAY_JOIN if may_join else FOLLOWER_NOTED
     moved = partition.high_watermark != before
     pthread_mutex_unlock(&partition.lock)
     if moved:
         partition_changed(partition)
-    return is_known
+    return status
+
+
+cdef bint partition_count_follower(Partition* partition, int32_t leader_epoch, int32_t broker_id) noexcept nogil:
+    cdef bint counts
+    pthread_mutex_lock(&partition.lock)
+    counts = leads_in(partition, leader_epoch) and followers_count_in(
+        &partition.followers, broker_id, partition.high_watermark, partition.epoch_start)
+    if counts:
+        store(&partition.enough_in_sync, followers_are_enough(&partition.followers))
+        settle(partition)
+    pthread_mutex_unlock(&partition.lock)
+    if counts:
+        partition_changed(partition)
+    return counts
+
+
+cdef inline bint leads_in(const Partition* partition, int32_t leader_epoch) noexcept nogil:
+    return partition.led_since >= 0 and partition.leader_epoch == leader_epoch
 
 
 cdef AckStatus partition_ack_status(

@@ -1,40 +1,65 @@
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Final, NamedTuple
 
 from plog._native.partition_log import PartitionLog
+
+UNKNOWN: Final = 0
+NOTED: Final = 1
+MAY_JOIN: Final = 2
 
 class FollowerState(NamedTuple):
     """A replica on another broker, as the leader knows it.
 
-    `is_counted`: it is in the maximal in-sync set, which is in sync or about to be. Its log has all
-    below `position`; -1: it has not fetched from this leader.
+    `is_counted`: it is in the maximal in-sync set, which is in sync or about to be. The rest is as
+    in `plog.cluster.isr.Follower`.
     """
 
     broker_id: int
-    broker_epoch: int
     is_counted: bool
-    position: int = -1
+    broker_epoch: int
+    position: int
+    end_before: int
+    fetched_ms: int
+    caught_up_ms: int
 
 def set_followers(
-    log: PartitionLog, followers: Sequence[FollowerState], *, least_in_sync: int
+    log: PartitionLog, is_counted: Mapping[int, bool], *, least_in_sync: int, now_ms: int
 ) -> None:
-    """Replace the followers of a leader's partition.
+    """Replace the followers of a leader's partition; those that stay keep all else.
 
-    One whose broker epoch is the same keeps its position; the given positions are ignored. With
-    followers, the high watermark is the smallest position of those that are counted, and of this
-    broker. It stands still while they are fewer than `least_in_sync` together. A partition that
-    this broker does not lead has none.
+    With followers, the high watermark is the smallest position of those that are counted, and of
+    this broker. It stands still while they are fewer than `least_in_sync` together, and acks=all is
+    refused. A partition that this broker does not lead has none.
+
+    Raises:
+        MemoryError: nothing has changed.
     """
 
 def note_follower(
-    log: PartitionLog, broker_id: int, position: int, *, broker_epoch: int, leader_epoch: int
-) -> bool:
-    """Take over that a follower has all records below a position.
+    log: PartitionLog,
+    broker_id: int,
+    position: int,
+    *,
+    broker_epoch: int,
+    leader_epoch: int,
+    now_ms: int,
+) -> int:
+    """Take over that a fetch of a follower has come, which has all records below a position.
 
     Returns:
-        False: it is unknown under this broker epoch, or this broker does not lead under
-        `leader_epoch`.
+        UNKNOWN: it has registered again since, is no follower, or this broker does not lead under
+        `leader_epoch`. MAY_JOIN: it is not counted, and `count_follower` would count it.
     """
+
+def count_follower(log: PartitionLog, broker_id: int, *, leader_epoch: int) -> bool:
+    """Count a follower from now on, if it has all that is or was ever committed.
+
+    Returns:
+        False: it has not (any more), or this broker does not lead under `leader_epoch`.
+    """
+
+def are_enough(log: PartitionLog) -> bool:
+    """Return whether acks=all is accepted: as many count as `least_in_sync` asks for."""
 
 def followers_of(log: PartitionLog) -> list[FollowerState]:
     """Return the followers of a partition."""

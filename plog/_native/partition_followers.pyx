@@ -9,33 +9,40 @@ from libc.stdint cimport int32_t, int64_t
 from libc.stdlib cimport calloc, free
 
 from plog._native.followers cimport Follower
-from plog._native.locks cimport pthread_mutex_lock, pthread_mutex_unlock
-from plog._native.partition cimport Partition, partition_note_follower, partition_set_followers
+from plog._native.locks cimport load, pthread_mutex_lock, pthread_mutex_unlock
+from plog._native.partition cimport (
+    FOLLOWER_MAY_JOIN, FOLLOWER_NOTED, FOLLOWER_UNKNOWN, FollowerStatus, Partition, partition_count_follower,
+    partition_note_follower, partition_set_followers)
 from plog._native.partition_log cimport PartitionLog
+
+UNKNOWN = FOLLOWER_UNKNOWN
+NOTED = FOLLOWER_NOTED
+MAY_JOIN = FOLLOWER_MAY_JOIN
 
 
 class FollowerState(NamedTuple):
     broker_id: int
-    broker_epoch: int
     is_counted: bool
-    position: int = -1
+    broker_epoch: int
+    position: int
+    end_before: int
+    fetched_ms: int
+    caught_up_ms: int
 
 
-def set_followers(PartitionLog log not None, list followers not None, *, int64_t least_in_sync):
+def set_followers(PartitionLog log not None, dict is_counted not None, *, int64_t least_in_sync, int64_t now_ms):
     cdef Partition* partition = log.partition
-    cdef Follower* made = <Follower*>calloc(len(followers) + 1, sizeof(Follower))
-    cdef int64_t count = len(followers)
-    cdef int64_t number
+    cdef Follower* made = <Follower*>calloc(len(is_counted) + 1, sizeof(Follower))
+    cdef int64_t count = len(is_counted)
     cdef bint is_set
     if made == NULL:
         raise MemoryError
     try:
-        for number in range(count):
-            made[number].broker_id = followers[number].broker_id
-            made[number].broker_epoch = followers[number].broker_epoch
-            made[number].is_counted = followers[number].is_counted
+        for number, broker_id in enumerate(is_counted):
+            made[<int64_t>number].broker_id = broker_id
+            made[<int64_t>number].is_counted = is_counted[broker_id]
         with nogil:
-            is_set = partition_set_followers(partition, made, count, least_in_sync)
+            is_set = partition_set_followers(partition, made, count, least_in_sync, now_ms)
     finally:
         free(made)
     if not is_set:
@@ -44,12 +51,24 @@ def set_followers(PartitionLog log not None, list followers not None, *, int64_t
 
 def note_follower(
         PartitionLog log not None, int32_t broker_id, int64_t position, *, int64_t broker_epoch,
-        int32_t leader_epoch):
+        int32_t leader_epoch, int64_t now_ms):
     cdef Partition* partition = log.partition
-    cdef bint is_known
+    cdef FollowerStatus status
     with nogil:
-        is_known = partition_note_follower(partition, leader_epoch, broker_id, broker_epoch, position)
-    return is_known
+        status = partition_note_follower(partition, leader_epoch, broker_id, broker_epoch, position, now_ms)
+    return status
+
+
+def count_follower(PartitionLog log not None, int32_t broker_id, *, int32_t leader_epoch):
+    cdef Partition* partition = log.partition
+    cdef bint counts
+    with nogil:
+        counts = partition_count_follower(partition, leader_epoch, broker_id)
+    return counts
+
+
+def are_enough(PartitionLog log not None):
+    return bool(load(&log.partition.enough_in_sync))
 
 
 def followers_of(PartitionLog log not None):
@@ -62,7 +81,8 @@ def followers_of(PartitionLog log not None):
         for number in range(partition.followers.count):
             follower = &partition.followers.items[number]
             found.append(FollowerState(
-                follower.broker_id, follower.broker_epoch, follower.is_counted, follower.position))
+                follower.broker_id, follower.is_counted, follower.broker_epoch, follower.position,
+                follower.end_before, follower.fetched_ms, follower.caught_up_ms))
     finally:
         pthread_mutex_unlock(&partition.lock)
     return found

@@ -121,6 +121,8 @@ class InSyncSet:
     high_watermark: int = 0
     followers: dict[int, Follower] = field(default_factory=dict)
     _ticked_ms: int = 0
+    _resumed_ms: int = 0
+    """No follower is blamed for what it did not do before."""
 
     # -- what it is --------------------------------------------------------------------------
 
@@ -157,7 +159,7 @@ class InSyncSet:
         self.partition_epoch = partition_epoch
         self.isr = frozenset(isr)
         self.proposal = None
-        self._ticked_ms = now_ms
+        self._ticked_ms = self._resumed_ms = now_ms
         self.epoch_start = self.log_end_offset = log_end_offset
         self.high_watermark = high_watermark
         self.followers = {
@@ -173,13 +175,13 @@ class InSyncSet:
         self._commit()
 
     def fetched(self, broker_id: int, broker_epoch: int, position: int, now_ms: int) -> bool:
-        """A follower fetches, in this leader epoch; return whether it is one.
+        """A follower fetches, in this leader epoch; return whether it is one, of its present life.
 
         What counts is when its request came, not when it was answered: a leader with a slow disk
         would take its followers for late (KAFKA-8733).
         """
         follower = self.followers.get(broker_id)
-        if follower is None:
+        if follower is None or broker_epoch < follower.broker_epoch:
             return False
         if position >= self.log_end_offset:
             follower.caught_up_ms = now_ms
@@ -203,7 +205,7 @@ class InSyncSet:
             return None
         if not may_join(follower.position, self.high_watermark, self.epoch_start):
             return None
-        if not self.is_enough and now_ms - follower.caught_up_ms > self.lag_time_ms:
+        if not self.is_enough and self._is_behind(follower, now_ms):
             # The high watermark stands still. One that is far behind would join, be late, and
             # leave, again and again (KAFKA-19996).
             return None
@@ -216,8 +218,7 @@ class InSyncSet:
         """
         before_ms, self._ticked_ms = self._ticked_ms, now_ms
         if now_ms - before_ms > MOST_TICKS_LATE * interval_ms:
-            for follower in self.followers.values():
-                follower.caught_up_ms = now_ms
+            self._resumed_ms = now_ms
         late = {broker_id for broker_id in self.isr if self._is_late(broker_id, now_ms)}
         if not late or self.proposal is not None:
             return None
@@ -263,7 +264,11 @@ class InSyncSet:
         follower = self.followers.get(broker_id)
         if follower is None or follower.position == self.log_end_offset:
             return False
-        return now_ms - follower.caught_up_ms > self.lag_time_ms
+        return self._is_behind(follower, now_ms)
+
+    def _is_behind(self, follower: Follower, now_ms: int) -> bool:
+        """Return whether it has lacked some of the leader's records for too long."""
+        return now_ms - max(follower.caught_up_ms, self._resumed_ms) > self.lag_time_ms
 
     def _commit(self) -> None:
         if self.is_enough:

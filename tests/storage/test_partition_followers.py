@@ -9,24 +9,30 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plog._native.partition_followers import (
+    MAY_JOIN,
+    NOTED,
+    UNKNOWN,
     FollowerState,
+    are_enough,
+    count_follower,
     followers_of,
     note_follower,
     set_followers,
 )
 from plog._native.partition_log import PartitionLog
-from plog.cluster import isr
+from plog.cluster.isr import Follower, InSyncSet, Outcome
 
 from .partition_logs import Directory, make_batch
 
 NOW_MS = 1_700_000_000_000
 EPOCH = 4
 BROKER_EPOCH = 70
+LAG_TIME_MS = 100
 
 
 @pytest.fixture
 def log(tmp_path: Path) -> PartitionLog:
-    """A leader's log of ten records, none of them committed."""
+    """A leader's log of ten records, none of them committed. Its epoch began before them."""
     made = Directory(tmp_path / "t-0").log()
     made.set_leader(EPOCH, writable=True, sole_replica=False)
     made.append(make_batch(10, 100), NOW_MS)
@@ -34,72 +40,112 @@ def log(tmp_path: Path) -> PartitionLog:
     return made
 
 
-def follower(
-    broker_id: int, *, counted: bool = True, broker_epoch: int = BROKER_EPOCH
-) -> FollowerState:
-    return FollowerState(broker_id, broker_epoch, counted)
+def set_(log: PartitionLog, *counted: int, others: tuple[int, ...] = (), least: int = 1) -> None:
+    is_counted = dict.fromkeys(counted, True) | dict.fromkeys(others, False)
+    set_followers(log, is_counted, least_in_sync=least, now_ms=0)
 
 
-def note(log: PartitionLog, broker_id: int, position: int, **options: int) -> bool:
-    given = {"broker_epoch": BROKER_EPOCH, "leader_epoch": EPOCH, **options}
+def note(log: PartitionLog, broker_id: int, position: int, **options: int) -> int:
+    given = {"broker_epoch": BROKER_EPOCH, "leader_epoch": EPOCH, "now_ms": 0, **options}
     return note_follower(log, broker_id, position, **given)
 
 
+def counts(log: PartitionLog, broker_id: int, leader_epoch: int = EPOCH) -> bool:
+    return count_follower(log, broker_id, leader_epoch=leader_epoch)
+
+
 def test_high_watermark_is_the_smallest_position_of_those_that_count(log: PartitionLog) -> None:
-    set_followers(log, [follower(1), follower(2), follower(3, counted=False)], least_in_sync=1)
-    assert note(log, 1, 7)
+    set_(log, 1, 2, others=(3,))
+    assert note(log, 1, 7) == NOTED
     assert log.high_watermark == 0, "broker 2 has not fetched yet"
-    assert note(log, 2, 4)
+    assert note(log, 2, 4) == NOTED
     assert log.high_watermark == 4
-    assert note(log, 3, 1)
+    assert note(log, 3, 1) == NOTED
     assert log.high_watermark == 4, "broker 3 does not count"
-    assert note(log, 2, 10)
+    assert note(log, 2, 10) == NOTED
     assert log.high_watermark == 7
-    assert note(log, 1, 99)
+    assert note(log, 1, 99) == NOTED
     assert log.high_watermark == 10, "not above the log's end"
 
 
 def test_high_watermark_never_goes_back(log: PartitionLog) -> None:
-    set_followers(log, [follower(1)], least_in_sync=1)
-    assert note(log, 1, 7)
-    assert note(log, 1, 2)
+    set_(log, 1)
+    note(log, 1, 7)
+    note(log, 1, 2)
     assert log.high_watermark == 7
-    set_followers(log, [follower(1), follower(2)], least_in_sync=1)
+    set_(log, 1, 2)
     assert log.high_watermark == 7
 
 
 def test_high_watermark_stands_still_with_too_few_in_sync(log: PartitionLog) -> None:
-    set_followers(log, [follower(1), follower(2, counted=False)], least_in_sync=3)
-    assert note(log, 1, 10)
+    set_(log, 1, others=(2,), least=3)
+    note(log, 1, 10)
     assert log.high_watermark == 0
-    set_followers(log, [follower(1), follower(2)], least_in_sync=3)
-    assert note(log, 2, 9)
+    set_(log, 1, 2, least=3)
+    note(log, 2, 9)
     assert log.high_watermark == 9
 
 
 def test_leader_without_others_that_count_commits_what_it_has(log: PartitionLog) -> None:
-    set_followers(log, [follower(1, counted=False)], least_in_sync=1)
+    set_(log, others=(1,))
     assert log.high_watermark == 10
     log.append(make_batch(2, 100), NOW_MS)
     assert log.high_watermark == 12
 
 
 def test_unknown_follower_is_refused(log: PartitionLog) -> None:
-    set_followers(log, [follower(1)], least_in_sync=1)
-    assert not note(log, 2, 5)
-    assert not note(log, 1, 5, broker_epoch=BROKER_EPOCH + 1)
-    assert not note(log, 1, 5, leader_epoch=EPOCH - 1)
+    set_(log, 1)
+    assert note(log, 2, 5) == UNKNOWN
+    assert note(log, 1, 5, leader_epoch=EPOCH - 1) == UNKNOWN
+    assert note(log, 1, 5, leader_epoch=EPOCH + 1) == UNKNOWN
     assert log.high_watermark == 0
-    assert followers_of(log) == [FollowerState(1, BROKER_EPOCH, True, -1)]
+    assert followers_of(log) == [FollowerState(1, True, -1, -1, 0, 0, 0)]
 
 
-def test_broker_that_has_restarted_has_no_position(log: PartitionLog) -> None:
-    set_followers(log, [follower(1)], least_in_sync=1)
-    assert note(log, 1, 5)
-    set_followers(log, [follower(1), follower(2)], least_in_sync=1)
-    assert [one.position for one in followers_of(log)] == [5, -1]
-    set_followers(log, [follower(1, broker_epoch=BROKER_EPOCH + 1)], least_in_sync=1)
-    assert [one.position for one in followers_of(log)] == [-1]
+def test_fetch_of_an_earlier_life_says_nothing(log: PartitionLog) -> None:
+    """It came late: the follower has restarted since, and may have lost what it had (KIP-903)."""
+    set_(log, 1)
+    assert note(log, 1, 2, broker_epoch=BROKER_EPOCH + 1) == NOTED
+    assert note(log, 1, 9) == UNKNOWN
+    assert log.high_watermark == 2
+
+
+def test_follower_may_join_with_all_that_is_committed(log: PartitionLog) -> None:
+    set_(log, 1, others=(2,))
+    note(log, 1, 7)
+    assert note(log, 2, 6) == NOTED
+    assert not counts(log, 2)
+    assert note(log, 2, 7) == MAY_JOIN
+    assert note(log, 1, 8) == NOTED
+    assert not counts(log, 2), "more was committed since"
+    assert note(log, 2, 8) == MAY_JOIN
+    assert not counts(log, 2, EPOCH - 1)
+    assert counts(log, 2)
+    assert note(log, 1, 10) == NOTED
+    assert log.high_watermark == 8, "it counts at once"
+    assert note(log, 2, 9) == NOTED
+    assert not counts(log, 2), "it counts already"
+    assert log.high_watermark == 9
+
+
+def test_follower_may_not_join_below_the_start_of_the_leader_epoch(log: PartitionLog) -> None:
+    """What the leader before has committed may lie above this one's high watermark (KAFKA-7128)."""
+    log.set_leader(EPOCH + 1, writable=True, sole_replica=False)
+    set_(log, 1, others=(2,))
+    assert note(log, 2, 9, leader_epoch=EPOCH + 1) == NOTED
+    assert not counts(log, 2, EPOCH + 1)
+    assert note(log, 2, 10, leader_epoch=EPOCH + 1) == MAY_JOIN
+    assert counts(log, 2, EPOCH + 1)
+
+
+def test_acks_all_is_refused_while_too_few_count(log: PartitionLog) -> None:
+    set_(log, others=(1,), least=2)
+    assert not are_enough(log)
+    note(log, 1, 10)
+    assert counts(log, 1)
+    assert are_enough(log)
+    set_(log, others=(1,), least=2)
+    assert not are_enough(log)
 
 
 @pytest.mark.parametrize(
@@ -111,55 +157,83 @@ def test_broker_that_has_restarted_has_no_position(log: PartitionLog) -> None:
     ids=["it follows", "another epoch"],
 )
 def test_followers_are_those_of_one_leader_epoch(log: PartitionLog, role: dict) -> None:
-    set_followers(log, [follower(1)], least_in_sync=1)
-    assert note(log, 1, 5)
+    set_(log, 1)
+    note(log, 1, 5)
     log.set_leader(**role, sole_replica=False)
     assert followers_of(log) == []
     assert log.high_watermark == 5
-    set_followers(log, [follower(1)], least_in_sync=1)
+    set_(log, 1)
     assert len(followers_of(log)) == bool(role["writable"]), "only a leader has followers"
 
 
 STEPS = st.lists(
     st.one_of(
         st.tuples(st.just("append"), st.integers(1, 5)),
-        st.tuples(st.just("fetch"), st.integers(1, 3), st.integers(0, 40)),
         st.tuples(
-            st.just("set"),
-            st.dictionaries(st.integers(1, 3), st.booleans(), max_size=3),
-            st.integers(1, 4),
+            st.just("fetch"), st.integers(1, 3), st.integers(0, 40), st.sampled_from([1, 1, 1, 2])
         ),
+        st.tuples(st.just("join"), st.integers(1, 3)),
+        st.tuples(st.just("tick"), st.integers(1, 2)),
+        st.tuples(st.just("answer"), st.sampled_from([Outcome.ACCEPTED, Outcome.INELIGIBLE])),
     ),
-    max_size=40,
+    max_size=60,
 )
 
 
-@given(steps=STEPS)
-def test_high_watermark_is_that_of_the_rule(
-    tmp_path_factory: pytest.TempPathFactory, steps: list[tuple]
+@given(steps=STEPS, least=st.integers(1, 3))
+def test_kernel_agrees_with_the_machine(
+    tmp_path_factory: pytest.TempPathFactory, steps: list[tuple], least: int
 ) -> None:
     log = Directory(tmp_path_factory.mktemp("log") / "t-0").log()
     log.set_leader(EPOCH, writable=True, sole_replica=False)
-    end = mark = 0
-    counted: dict[int, bool] = {}
-    positions: dict[int, int] = {}
-    least = 1
-    for what, *given_ in steps:
+    machine = InSyncSet(0, LAG_TIME_MS, least)
+    machine.lead(
+        leader_epoch=EPOCH,
+        partition_epoch=0,
+        isr=[0, 1],
+        replicas=range(4),
+        log_end_offset=0,
+        high_watermark=0,
+        now_ms=0,
+    )
+
+    def publish() -> None:
+        others = machine.followers
+        set_followers(
+            log, {one: one in machine.maximal for one in others}, least_in_sync=least, now_ms=now_ms
+        )
+
+    now_ms = 0
+    publish()
+    for what, *values in steps:
+        now_ms += 40
         if what == "append":
-            log.append(make_batch(given_[0], 100), NOW_MS)
-            end += given_[0]
+            log.append(make_batch(values[0], 100), NOW_MS)
+            machine.appended(log.log_end_offset)
         elif what == "fetch":
-            broker_id, position = given_
-            assert note(log, broker_id, position) is (broker_id in counted)
-            if broker_id in counted:
-                positions[broker_id] = position
-        else:
-            counted, least = given_
-            positions = {one: at for one, at in positions.items() if one in counted}
-            fresh = [follower(one, counted=is_in) for one, is_in in counted.items()]
-            set_followers(log, fresh, least_in_sync=least)
-        members = [one for one, is_in in counted.items() if is_in]
-        if counted and 1 + len(members) >= least:
-            mark = isr.committed(mark, end, [positions.get(one, -1) for one in members])
-        assert (log.log_end_offset, log.high_watermark) == (end, mark)
+            broker_id, position, broker_epoch = values
+            status = note(log, broker_id, position, broker_epoch=broker_epoch, now_ms=now_ms)
+            assert machine.fetched(broker_id, broker_epoch, position, now_ms) is (status != UNKNOWN)
+        elif what == "join":
+            proposed = machine.propose_joiner(values[0], now_ms)
+            if proposed is not None:
+                assert counts(log, values[0])
+        elif what == "tick":
+            machine.tick(now_ms, 40 * values[0])
+            publish()
+        elif machine.proposal is not None:
+            isr, version = machine.proposal.isr, machine.partition_epoch + 1
+            machine.answered(machine.proposal, values[0], isr, version)
+            publish()
+        assert log.high_watermark == machine.high_watermark
+        assert are_enough(log) is machine.is_enough
+        assert machine.followers == {
+            one.broker_id: Follower(
+                one.broker_epoch, one.position, one.end_before, one.fetched_ms, one.caught_up_ms
+            )
+            for one in followers_of(log)
+        }
+        assert {one.broker_id for one in followers_of(log) if one.is_counted} == (
+            machine.maximal - {0}
+        )
     log.close()
