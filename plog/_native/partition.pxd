@@ -141,9 +141,11 @@ cdef void partition_set_leader(
     bint enough_in_sync) noexcept nogil
 # Change what of the role depends on min.insync.replicas.
 cdef void partition_set_in_sync(Partition* partition, bint sole_replica, bint enough_in_sync) noexcept nogil
-# The followers of a leader, which move its high watermark: see `followers_set`. False: no memory.
+# The followers of a leader, which move its high watermark: see `followers_set`. Nothing happens if this broker does not
+# lead under the epoch. False: no memory.
 cdef bint partition_set_followers(
-    Partition* partition, const Follower* followers, int64_t count, int64_t least_in_sync, int64_t now_ms) noexcept nogil
+    Partition* partition, int32_t leader_epoch, const Follower* followers, int64_t count, int64_t least_in_sync,
+    int64_t now_ms) noexcept nogil
 # A fetch of a follower has come: see `followers_note`.
 cdef FollowerStatus partition_note_follower(
     Partition* partition, int32_t leader_epoch, int32_t broker_id, int64_t broker_epoch, int64_t position,

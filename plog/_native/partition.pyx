@@ -233,11 +233,11 @@ cdef void partition_set_in_sync(Partition* partition, bint sole_replica, bint en
 
 
 cdef bint partition_set_followers(
-        Partition* partition, const Follower* followers, int64_t count, int64_t least_in_sync, int64_t now_ms
-        ) noexcept nogil:
+        Partition* partition, int32_t leader_epoch, const Follower* followers, int64_t count, int64_t least_in_sync,
+        int64_t now_ms) noexcept nogil:
     cdef bint is_set = True
     pthread_mutex_lock(&partition.lock)
-    if partition.led_since >= 0:
+    if leads_in(partition, leader_epoch):
         is_set = followers_set(&partition.followers, followers, count, least_in_sync, now_ms)
         if is_set:
             store(&partition.enough_in_sync, followers_are_enough(&partition.followers))

@@ -23,13 +23,18 @@ class FollowerState(NamedTuple):
     caught_up_ms: int
 
 def set_followers(
-    log: PartitionLog, is_counted: Mapping[int, bool], *, least_in_sync: int, now_ms: int
+    log: PartitionLog,
+    is_counted: Mapping[int, bool],
+    *,
+    leader_epoch: int,
+    least_in_sync: int,
+    now_ms: int,
 ) -> None:
     """Replace the followers of a leader's partition; those that stay keep all else.
 
     With followers, the high watermark is the smallest position of those that are counted, and of
     this broker. It stands still while they are fewer than `least_in_sync` together, and acks=all is
-    refused. A partition that this broker does not lead has none.
+    refused. Nothing happens if this broker does not lead under `leader_epoch`.
 
     Raises:
         MemoryError: nothing has changed.

@@ -30,7 +30,9 @@ class FollowerState(NamedTuple):
     caught_up_ms: int
 
 
-def set_followers(PartitionLog log not None, dict is_counted not None, *, int64_t least_in_sync, int64_t now_ms):
+def set_followers(
+        PartitionLog log not None, dict is_counted not None, *, int32_t leader_epoch, int64_t least_in_sync,
+        int64_t now_ms):
     cdef Partition* partition = log.partition
     cdef Follower* made = <Follower*>calloc(len(is_counted) + 1, sizeof(Follower))
     cdef int64_t count = len(is_counted)
@@ -42,7 +44,7 @@ def set_followers(PartitionLog log not None, dict is_counted not None, *, int64_
             made[<int64_t>number].broker_id = broker_id
             made[<int64_t>number].is_counted = is_counted[broker_id]
         with nogil:
-            is_set = partition_set_followers(partition, made, count, least_in_sync, now_ms)
+            is_set = partition_set_followers(partition, leader_epoch, made, count, least_in_sync, now_ms)
     finally:
         free(made)
     if not is_set:

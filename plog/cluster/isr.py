@@ -41,6 +41,15 @@ def committed(high_watermark: int, log_end_offset: int, positions: Iterable[int]
     return max(high_watermark, min([log_end_offset, *positions]))
 
 
+def shown_to_followers(high_watermark: int, durable_end: int) -> int:
+    """Return the high watermark that a leader's answers to followers have.
+
+    A follower's readers see no more than what survives a loss of power here, too: the follower may
+    not be in sync yet, and then this broker alone may lead next.
+    """
+    return min(high_watermark, durable_end)
+
+
 def may_join(position: int, high_watermark: int, epoch_start: int) -> bool:
     """Return whether a follower has all that is, or was ever, committed.
 

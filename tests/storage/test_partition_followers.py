@@ -40,9 +40,15 @@ def log(tmp_path: Path) -> PartitionLog:
     return made
 
 
-def set_(log: PartitionLog, *counted: int, others: tuple[int, ...] = (), least: int = 1) -> None:
+def set_(
+    log: PartitionLog,
+    *counted: int,
+    others: tuple[int, ...] = (),
+    least: int = 1,
+    leader_epoch: int = EPOCH,
+) -> None:
     is_counted = dict.fromkeys(counted, True) | dict.fromkeys(others, False)
-    set_followers(log, is_counted, least_in_sync=least, now_ms=0)
+    set_followers(log, is_counted, leader_epoch=leader_epoch, least_in_sync=least, now_ms=0)
 
 
 def note(log: PartitionLog, broker_id: int, position: int, **options: int) -> int:
@@ -131,7 +137,7 @@ def test_follower_may_join_with_all_that_is_committed(log: PartitionLog) -> None
 def test_follower_may_not_join_below_the_start_of_the_leader_epoch(log: PartitionLog) -> None:
     """What the leader before has committed may lie above this one's high watermark (KAFKA-7128)."""
     log.set_leader(EPOCH + 1, writable=True, sole_replica=False)
-    set_(log, 1, others=(2,))
+    set_(log, 1, others=(2,), leader_epoch=EPOCH + 1)
     assert note(log, 2, 9, leader_epoch=EPOCH + 1) == NOTED
     assert not counts(log, 2, EPOCH + 1)
     assert note(log, 2, 10, leader_epoch=EPOCH + 1) == MAY_JOIN
@@ -163,6 +169,8 @@ def test_followers_are_those_of_one_leader_epoch(log: PartitionLog, role: dict) 
     assert followers_of(log) == []
     assert log.high_watermark == 5
     set_(log, 1)
+    assert followers_of(log) == [], "a decision of an earlier epoch changes nothing"
+    set_(log, 1, leader_epoch=EPOCH + 1)
     assert len(followers_of(log)) == bool(role["writable"]), "only a leader has followers"
 
 
@@ -200,7 +208,11 @@ def test_kernel_agrees_with_the_machine(
     def publish() -> None:
         others = machine.followers
         set_followers(
-            log, {one: one in machine.maximal for one in others}, least_in_sync=least, now_ms=now_ms
+            log,
+            {one: one in machine.maximal for one in others},
+            leader_epoch=EPOCH,
+            least_in_sync=least,
+            now_ms=now_ms,
         )
 
     now_ms = 0

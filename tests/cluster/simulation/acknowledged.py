@@ -96,6 +96,8 @@ class Acknowledged:
     def check_logs(self) -> str | None:
         """Return the fault of the replicas at the end; None: they have none."""
         for at, written in self._cluster.written().items():
+            if written.state.leader < 0:
+                continue
             one = Hosted(written.topic_id, at)
             logs = {
                 broker: self._cluster.brokers[broker].sim_logs[one] for broker in written.replicas

@@ -118,6 +118,11 @@ class SimBroker:
         self.logs.clear()
         self.sim_logs.clear()
 
+    def has_lost(self, one: Hosted) -> bool:
+        """Whether records of a replica went with a disk, and have not come back from a leader."""
+        log = self.sim_logs.get(one)
+        return one in self.lost or (log is not None and log.is_incomplete)
+
     def stop(self) -> None:
         """Stop the process as an operator does."""
         if self.process is not None and self.process.is_running():

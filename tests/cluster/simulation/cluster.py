@@ -24,6 +24,7 @@ from tests.cluster.simulation.invariants import Invariants
 from tests.cluster.simulation.model_replicas import Role
 from tests.cluster.simulation.real_replicas import RealReplicas
 from tests.cluster.simulation.scheduler import Scheduler
+from tests.cluster.simulation.sim_logs import Hosted
 from tests.cluster.simulation.transactions import Transactions
 from tests.cluster.simulation.zookeeper import SESSION_MS, SimStore, SimZooKeeper
 
@@ -125,14 +126,23 @@ class SimCluster:
         written = self.written()
         if without := {at for at, _, _ in self._assigned()} - written.keys():
             raise Violation(f"{sorted(without)} have no state")
+        lost = {at for at, one in written.items() if self._is_lost(at, one)}
+        if led := [at for at in lost if written[at].state.leader >= 0]:
+            raise Violation(f"{sorted(led)} are led, and no replica in sync has all records")
+        whole = {at: one for at, one in written.items() if at not in lost}
         for broker in self.brokers:
             _check_metadata(broker, written, live, active[0])
-            _check_replicas(broker, written)
+            _check_replicas(broker, whole, lost)
             _check_logs(broker)
         if self.is_replicated and (fault := self.acknowledged.check_logs()) is not None:
             raise Violation(fault)
         self.transactions.check_ended()
         self.check_steps()
+
+    def _is_lost(self, at: TopicPartition, written: Written) -> bool:
+        """Whether no replica in sync has all records: only an unclean election helps."""
+        one = Hosted(written.topic_id, at)
+        return all(self.brokers[member].has_lost(one) for member in written.state.isr)
 
     def is_being_deleted(self, topic: str) -> bool:
         """Return whether an administrator has asked for it."""
@@ -178,11 +188,14 @@ def _check_metadata(
         raise Violation(f"broker {broker.id} knows {known}, written is {wanted}")
 
 
-def _check_replicas(broker: SimBroker, written: dict[TopicPartition, Written]) -> None:
+def _check_replicas(
+    broker: SimBroker, written: dict[TopicPartition, Written], lost: set[TopicPartition]
+) -> None:
     assert broker.process is not None
     mine = {at: one for at, one in written.items() if broker.id in one.replicas}
-    if broker.logs != {at: one.topic_id for at, one in mine.items()}:
-        raise Violation(f"broker {broker.id} has logs of {broker.logs}, should have {mine}")
+    logs = {at: topic_id for at, topic_id in broker.logs.items() if at not in lost}
+    if logs != {at: one.topic_id for at, one in mine.items()}:
+        raise Violation(f"broker {broker.id} has logs of {logs}, should have {mine}")
     for at, (_, state, replicas) in mine.items():
         if state.leader != replicas[0] or set(state.isr) != set(replicas):
             raise Violation(f"{at} of {replicas} is not led as preferred, or not in sync: {state}")

@@ -17,7 +17,7 @@ from plog.cluster import fetch_decisions as decisions
 from plog.cluster.alter_partition import Batch, Found, Proposals, Written
 from plog.cluster.controller_events import IsrsProposed, Outcome, ProposedIsr
 from plog.cluster.fetch_decisions import Answer, Asked, Do, Range
-from plog.cluster.isr import InSyncSet, Proposal
+from plog.cluster.isr import InSyncSet, Proposal, shown_to_followers
 from plog.cluster.stray_logs import Topics
 from plog.errors import ErrorCode
 from plog.protocol.messages.replication import LeaderAndIsrPartitionState, LeaderAndIsrRequest
@@ -94,6 +94,7 @@ class SimReplicas(ModelReplicas):
         self._fetching: set[int] = set()
         self._connections: dict[int, Connection] = {}
         self.decide = decisions.decide
+        self.shown_to_followers = shown_to_followers
         self.in_sync_set: type[InSyncSet] = InSyncSet
         self.proposals = Proposals()
 
@@ -131,8 +132,9 @@ class SimReplicas(ModelReplicas):
         log = self._logs.get(one)
         known = self.roles.get(at)
         is_later = known is None or state.leader_epoch > known.leader_epoch
-        was_lost = one in self._broker.lost or (log is not None and log.is_incomplete)
-        if leads and is_later and was_lost:
+        # Also an order without a leader: else the controller would take this one for usable, have
+        # it lead, hear that it cannot, and so on.
+        if not 0 <= state.leader != self._broker.id and is_later and self._broker.has_lost(one):
             return ErrorCode.KAFKA_STORAGE_ERROR
         code = super()._take_up(at, topic_id, state, request)
         if code != ErrorCode.NONE:
@@ -353,7 +355,8 @@ class SimReplicas(ModelReplicas):
             self._note(one.at, lead, asked, fetch)
             first = asked.position - log.start
             records = tuple(log.records[first : first + MOST_RECORDS])
-        answer = Answer(ErrorCode.NONE, log.high_watermark, log.start, diverging)
+        shown = self.shown_to_followers(log.high_watermark, log.durable_end)
+        answer = Answer(ErrorCode.NONE, shown, log.start, diverging)
         return Fetched(answer, records, bounds)
 
     def _note(self, at: TopicPartition, lead: Lead, asked: Asked, fetch: SimFetch) -> None:
