@@ -36,7 +36,10 @@ class Acknowledged:
             self._check_members(one, written.state.isr, {offset: record})
 
     def check_members(self, one: Hosted, members: Iterable[int]) -> None:
-        """All that are in sync have every record that clients know of: each may lead next."""
+        """All that are in sync have every record that clients know of: each may lead next.
+
+        But for those that have lost a disk: the controller may not know of it yet.
+        """
         self._check_members(one, members, self.records[one])
 
     def _check_members(
@@ -45,7 +48,10 @@ class Acknowledged:
         if self._cluster.is_being_deleted(one.at.topic):
             return
         for member in members:
-            log = self._cluster.brokers[member].sim_logs.get(one)
+            broker = self._cluster.brokers[member]
+            if broker.has_lost(one):
+                continue  # it refuses to lead
+            log = broker.sim_logs.get(one)
             for offset, record in records.items():
                 if log is None or (offset >= log.start and not log.has_durably(offset, record)):
                     self._cluster.invariants.report(
