@@ -9,12 +9,11 @@ and wait for disks.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TypeVar
 
+from plog.cluster.alter_partition_messages import TOPIC_IDS_SINCE, proposed_in, response_of
 from plog.cluster.control_requests import ControlRequest
-from plog.cluster.controller_context import PartitionState
-from plog.cluster.controller_events import Outcome, ProposedIsr
 from plog.cluster.order_gate import NoResponse
 from plog.cluster.store import SessionLost, Unreachable
 from plog.errors import ErrorCode, KafkaError, NotController
@@ -28,10 +27,7 @@ from plog.protocol.messages.producers import (
 from plog.protocol.messages.replication import (
     AlterPartitionRequest,
     AlterPartitionResponse,
-    AlterPartitionState,
-    AlterPartitionStateResponse,
     AlterPartitionTopic,
-    AlterPartitionTopicResponse,
     ControlledShutdownRequest,
     ControlledShutdownResponse,
     LeaderAndIsrRequest,
@@ -42,16 +38,9 @@ from plog.protocol.messages.replication import (
     UpdateMetadataRequest,
     UpdateMetadataResponse,
 )
-from plog.types import NO_EPOCH, TopicPartition
 
 A = TypeVar("A", bound=ControlRequest)
 B = TypeVar("B")
-
-BROKER_EPOCHS_SINCE = 3
-"""AlterPartition from this version on has the broker epoch of each member (KIP-903)."""
-TOPIC_IDS_SINCE = 2
-"""AlterPartition from this version on has topic ids."""
-NO_LEADER = -1
 
 
 # -- orders of the controller ----------------------------------------------------------------------
@@ -136,80 +125,26 @@ async def controlled_shutdown(
 @handles(AlterPartitionRequest, versions="0-3", between_brokers=True)
 async def alter_partition(ctx: Context, request: AlterPartitionRequest) -> AlterPartitionResponse:
     """Have the controller accept in-sync sets that their leader proposes."""
+    # Once for each topic: the answer has to be about the same ones.
     names = {id(topic): _name(ctx, topic) for topic in request.topics}
-    proposed = {
-        TopicPartition(name, one.partition_index): _proposed(one, ctx.version)
-        for topic in request.topics
-        if (name := names[id(topic)]) is not None
-        for one in topic.partitions
-    }
+
+    def name_of(topic: AlterPartitionTopic) -> str | None:
+        return names[id(topic)]
+
+    proposed = proposed_in(request, ctx.version, name_of)
     asked = ctx.services.controller.propose_isrs(request.broker_id, request.broker_epoch, proposed)
     try:
         with ctx.connection.aside():
             outcomes = await asyncio.wrap_future(asked)
     except KafkaError as refusal:
         return AlterPartitionResponse(error_code=refusal.code, topics=[])
-    return AlterPartitionResponse(
-        error_code=ErrorCode.NONE,
-        topics=[_altered(topic, names[id(topic)], outcomes) for topic in request.topics],
-    )
+    return response_of(request, name_of, outcomes)
 
 
 def _name(ctx: Context, topic: AlterPartitionTopic) -> str | None:
     if ctx.version < TOPIC_IDS_SINCE:
         return topic.topic_name
     return ctx.services.metadata.topic_name(topic.topic_id)
-
-
-def _proposed(one: AlterPartitionState, version: int) -> ProposedIsr:
-    if version >= BROKER_EPOCHS_SINCE:
-        isr = tuple(member.broker_id for member in one.new_isr_with_epochs)
-        epochs = tuple(member.broker_epoch for member in one.new_isr_with_epochs)
-    else:
-        isr = tuple(one.new_isr)
-        epochs = (NO_EPOCH,) * len(isr)
-    return ProposedIsr(
-        isr, epochs, one.leader_epoch, one.partition_epoch, one.leader_recovery_state
-    )
-
-
-def _altered(
-    topic: AlterPartitionTopic, name: str | None, outcomes: Mapping[TopicPartition, Outcome]
-) -> AlterPartitionTopicResponse:
-    return AlterPartitionTopicResponse(
-        topic_name=topic.topic_name,
-        topic_id=topic.topic_id,
-        partitions=[
-            _outcome(
-                one.partition_index,
-                ErrorCode.UNKNOWN_TOPIC_ID
-                if name is None
-                else outcomes[TopicPartition(name, one.partition_index)],
-            )
-            for one in topic.partitions
-        ],
-    )
-
-
-def _outcome(index: int, outcome: Outcome) -> AlterPartitionStateResponse:
-    if isinstance(outcome, PartitionState):
-        return AlterPartitionStateResponse(
-            partition_index=index,
-            error_code=ErrorCode.NONE,
-            leader_id=outcome.leader,
-            leader_epoch=outcome.leader_epoch,
-            isr=list(outcome.isr),
-            leader_recovery_state=outcome.leader_recovery_state,
-            partition_epoch=outcome.partition_epoch,
-        )
-    return AlterPartitionStateResponse(
-        partition_index=index,
-        error_code=outcome,
-        leader_id=NO_LEADER,
-        leader_epoch=NO_EPOCH,
-        isr=[],
-        partition_epoch=NO_EPOCH,
-    )
 
 
 @handles(AllocateProducerIdsRequest, versions="0-0", between_brokers=True)

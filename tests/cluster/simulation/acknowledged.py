@@ -38,7 +38,7 @@ class Acknowledged:
     def check_members(self, one: Hosted, members: Iterable[int]) -> None:
         """All that are in sync have every record that clients know of: each may lead next.
 
-        But for those that have lost a disk: the controller may not know of it yet.
+        Those that have lost a disk are left out. The controller may not know of it yet.
         """
         self._check_members(one, members, self.records[one])
 
