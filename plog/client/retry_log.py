@@ -6,7 +6,8 @@ Owns how often the same warning is logged. Never decides whether a request is re
 from __future__ import annotations
 
 import logging
-import time
+
+from plog.runtime.repeats import Repeats
 
 WARN_INTERVAL_S = 10.0
 """How long the same warning stays silent after it was logged."""
@@ -17,12 +18,10 @@ class RetryLog:
 
     def __init__(self, log: logging.Logger) -> None:
         self._log = log
-        self._silent_until: dict[str, float] = {}
+        self._repeats = Repeats(WARN_INTERVAL_S)
 
     def warn(self, cause: object, then: str = "trying again") -> None:
         """Log `cause` and what the client does then, unless WARN_INTERVAL_S suppresses it."""
-        now, text = time.monotonic(), str(cause)
-        self._silent_until = {one: at for one, at in self._silent_until.items() if at > now}
-        if text not in self._silent_until:
+        text = str(cause)
+        if self._repeats.is_due(text):
             self._log.warning("%s; %s", text, then)
-            self._silent_until[text] = now + WARN_INTERVAL_S

@@ -23,6 +23,7 @@ from plog.protocol.messages.replication import (
     UpdateMetadataResponse,
 )
 from plog.runtime.bounded_lines import BoundedLines
+from plog.runtime.repeats import Repeats
 
 log = logging.getLogger(__name__)
 
@@ -47,6 +48,7 @@ class PeerChannel:
         self._changed = threading.Condition()
         """Held for each look at the queue, and for each report of a response."""
         self._lines = BoundedLines(log, "%d further failures of requests to brokers")
+        self._repeats = Repeats()
         threading.Thread(target=self._run, name=f"to broker {broker.id}", daemon=True).start()
 
     def send(self, request: ControlRequest, on_response: OnResponse) -> None:
@@ -83,6 +85,7 @@ class PeerChannel:
         with self._changed:
             if self._orders.is_closed:
                 return
-            text = "no response from broker %d, trying again: %s"
-            self._lines.log(logging.WARNING, text, self._broker.id, error)
+            if self._repeats.is_due(str(error)):
+                text = "no response from broker %d, trying again: %s"
+                self._lines.log(logging.WARNING, text, self._broker.id, error)
             self._changed.wait_for(lambda: self._orders.is_closed, self._orders.note_failure())

@@ -56,6 +56,7 @@ from plog.errors import (
 from plog.runtime.bounded_lines import BoundedLines
 from plog.runtime.clock import Clock
 from plog.runtime.give_way import giving_way
+from plog.runtime.repeats import Repeats
 from plog.runtime.trusted_time import TrustedTime
 from plog.settings.definitions import BrokerSettings
 from plog.storage.log_faults import is_of_full_disk
@@ -421,7 +422,7 @@ class TxnCoordinator:
         Returns:
             False if the partition refuses the marker and the transaction is open there.
         """
-        wait_s = RETRY_S
+        wait_s, repeats = RETRY_S, Repeats()
         await self._knows_partitions.wait()
         while self.shards.is_served(shard):
             try:
@@ -444,9 +445,9 @@ class TxnCoordinator:
             except KafkaError as failure:
                 if self._metadata.is_deleted(at):
                     return True  # the partition does not need its marker
-                self._waits.info(
-                    "%s: waiting to write the marker for producer %d: %s", at, producer.id, failure
-                )
+                if repeats.is_due(str(failure)):
+                    text = "%s: waiting to write the marker for producer %d: %s"
+                    self._waits.info(text, at, producer.id, failure)
                 await asyncio.sleep(wait_s)
                 wait_s = min(2 * wait_s, MOST_RETRY_S)
             else:

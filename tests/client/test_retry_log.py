@@ -7,9 +7,9 @@ import time
 
 import pytest
 
-from plog.client import retry_log
 from plog.client.group_consumer import GroupConsumer
 from plog.client.retry_log import WARN_INTERVAL_S, RetryLog
+from plog.runtime import repeats
 from tests.servers import free_port
 
 LOG = logging.getLogger("plog.client.tests")
@@ -18,7 +18,7 @@ LOG = logging.getLogger("plog.client.tests")
 @pytest.fixture
 def clock(monkeypatch):
     now = [0.0]
-    monkeypatch.setattr(retry_log.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(repeats.time, "monotonic", lambda: now[0])
     return now
 
 

@@ -6,6 +6,8 @@ import queue
 import threading
 from typing import cast
 
+import pytest
+
 from plog.cluster.control_requests import ControlResponse
 from plog.cluster.controller_context import LiveBroker
 from plog.cluster.peer_channel import PeerChannel
@@ -61,6 +63,21 @@ def test_order_is_repeated_until_its_response_and_then_comes_the_next() -> None:
     assert [responses.get(timeout=WITHIN_S) for _ in range(2)] == [RESPONSE, RESPONSE]
     channel.close()
     assert link.closed.wait(WITHIN_S)
+
+
+def test_failure_that_stays_the_same_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    link, channel = opened()
+    responses: queue.Queue[ControlResponse] = queue.Queue()
+    channel.send(order(1), responses.put)
+    for reason in ("refused", "refused", "silent", "refused"):
+        link.outcomes.put(NetworkException(reason))
+    link.outcomes.put(RESPONSE)
+    assert responses.get(timeout=WITHIN_S) == RESPONSE
+    channel.close()
+    assert caplog.messages == [
+        "no response from broker 1, trying again: refused",
+        "no response from broker 1, trying again: silent",
+    ]
 
 
 def test_closed_channel_ends_the_call_under_way_and_makes_no_other() -> None:

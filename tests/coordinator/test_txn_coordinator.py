@@ -381,7 +381,37 @@ def test_lines_of_markers_that_wait_are_bounded(caplog: pytest.LogCaptureFixture
         appends = asyncio.run(run())
     lines = told(caplog, "waiting to write the marker")
     assert AT_ONCE <= lines < PARTITIONS <= appends.asked
-    assert lines + counted(caplog, r"(\d+) further waits for markers") == appends.asked
+    assert lines + counted(caplog, r"(\d+) further waits for markers") == PARTITIONS
+
+
+def test_marker_that_waits_for_the_same_reason_is_not_logged_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("plog.coordinator.txn_coordinator.RETRY_S", 0.001)
+
+    async def asked(appends: Appends, times: int) -> None:
+        until, count = appends.asked + times, 0
+        while appends.asked < until:
+            await asyncio.sleep(0.001)
+            count += 1
+            assert count < 60_000
+
+    async def run() -> None:
+        appends = Appends()
+        appends.refusal = KafkaStorageError("offline")
+        made, txn = scene(Metadata(), appends)
+        made.start()
+        await asked(appends, 4)
+        appends.refusal = UnknownTopicOrPartition("led nowhere")
+        await asked(appends, 4)
+        appends.refusal = None
+        await ends(txn)
+        made.close()
+
+    with caplog.at_level(logging.INFO):
+        asyncio.run(run())
+    waits = [one for one in caplog.messages if "waiting to write the marker" in one]
+    assert [one.rpartition(": ")[2] for one in waits] == ["offline", "led nowhere"]
 
 
 def test_lines_of_markers_that_are_refused_are_bounded(caplog: pytest.LogCaptureFixture) -> None:
