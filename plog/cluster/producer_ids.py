@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from contextlib import suppress
 
 from plog.cluster.store import BadVersion, Store, Unreachable
 from plog.cluster.znodes import PRODUCER_ID_BLOCK, MalformedNode, ProducerIdBlock, broker_path
@@ -42,10 +43,23 @@ class ProducerIds:
         """
         with self._lock:
             if self._next == self._end:
-                block = self._take_block(self._broker_id)
-                self._next, self._end = block.first, block.last + 1
+                self._begin_block()
             self._next += 1
             return self._next - 1
+
+    def reserve(self) -> None:
+        """Have a block ready, so that ids can be given out while the store is away.
+
+        Raises:
+            StoreError: the store cannot be written.
+        """
+        with self._lock, suppress(UnknownServerError):  # logged; a client hears of it
+            if self._next == self._end:
+                self._begin_block()
+
+    def _begin_block(self) -> None:
+        block = self._take_block(self._broker_id)
+        self._next, self._end = block.first, block.last + 1
 
     def spare(self) -> int | None:
         """Return an id of the present block without a call of the store; None: `next` needs one."""

@@ -85,6 +85,8 @@ def make_parts(
     features = Features(store)
     undo.callback(features.stop)
     producer_ids = ProducerIds(store, cluster.broker_id)
+    if cluster.is_shared:
+        producer_ids.reserve()
     store_calls = StoreCalls(
         most=base.static.queued_max_requests,
         patience_s=(cluster.session_timeout_ms or base.static.zookeeper_session_timeout_ms) / 1000,

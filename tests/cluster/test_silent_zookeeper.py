@@ -11,6 +11,7 @@ from plog.errors import ErrorCode
 from plog.handlers.configs import ResourceType
 from plog.protocol.messages.configs import DescribeConfigsRequest, DescribeConfigsResource
 from plog.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from plog.protocol.messages.producers import InitProducerIdRequest
 from plog.protocol.messages.topics import CreateTopicsRequest
 from plog.protocol.schema import Struct
 from tests.cluster.processes import Brokers
@@ -68,4 +69,15 @@ def test_suspended_zookeeper_keeps_no_other_requests_waiting(
     own_zookeeper.pause(1, goes_on=True)
     for answer in waiting.receive():
         assert {*codes_of(answer)} <= IN_THE_END
+    wire.close()
+
+
+def test_broker_that_has_just_started_gives_producer_ids_out(
+    own_zookeeper: Ensemble, broker: BrokerProcess
+) -> None:
+    own_zookeeper.pause(1)
+    wire = speak(broker.port)
+    request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=WAIT_MS)
+    assert wire.ask(request, 4).error_code == ErrorCode.NONE
+    own_zookeeper.pause(1, goes_on=True)
     wire.close()
