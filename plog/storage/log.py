@@ -134,6 +134,8 @@ class Log:
         self._closed = False
         self._dropped = False
         self._retired = False
+        self._has_led = False
+        """Since it was opened. Only leaders serve reads, so nobody has read a log that has not."""
         self._role = Role(native.leader_epoch, leads=False)
         self._silent_producers = SilentProducers()
         self.transactions = LogTransactions(
@@ -423,6 +425,7 @@ class Log:
 
     def _take(self, role: Role) -> None:
         self._role = role
+        self._has_led = self._has_led or role.leads
         self._publish_role(role)
 
     def _publish_role(self, role: Role) -> None:
@@ -647,7 +650,7 @@ class Log:
                 self.restart_at(offset)
             else:
                 with self.faults.judged():
-                    self._segments.truncate(offset, self._settings)
+                    self._segments.truncate(offset, self._settings, is_read=self._has_led)
             return True
 
     def restart_at(self, offset: int) -> None:
@@ -656,7 +659,7 @@ class Log:
         Only for logs without client appends. Raises KafkaStorageError.
         """
         with self._lock, self.faults.judged():
-            self._segments.restart_at(offset, self._settings)
+            self._segments.restart_at(offset, self._settings, is_read=self._has_led)
 
     # -- durability --------------------------------------------------------------------------
 

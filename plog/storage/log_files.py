@@ -8,9 +8,11 @@ OSError.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from plog._native.partition_log import ProducerEntry, Segment
 from plog.settings.definitions import TopicSettings
@@ -32,6 +34,7 @@ from plog.storage.segment_files import (
     OFFSET_INDEX,
     PRODUCER_SNAPSHOT,
     SEGMENT,
+    SHORTER,
     SWAP,
     TIME_INDEX,
     TRANSACTION_INDEX,
@@ -39,6 +42,16 @@ from plog.storage.segment_files import (
 )
 from plog.storage.segment_scan import walk_headers
 from plog.storage.transaction_index import AbortedTransaction, encode_aborted
+
+COPY_BYTES = 1 << 20
+
+
+class Shortened(NamedTuple):
+    """The last segment of a truncated log, before its files have their names and length."""
+
+    segment: Segment
+    numbers: SegmentNumbers
+    is_copied: bool  # its files are new ones with the suffix SHORTER
 
 
 class LogFiles:
@@ -90,12 +103,14 @@ class LogFiles:
             return self._fs.modified_ms(path.with_name(path.name + SWAP))
 
     def shorten(
-        self, segment: Segment, offset: int, settings: TopicSettings
-    ) -> tuple[Segment, SegmentNumbers]:
+        self, segment: Segment, offset: int, settings: TopicSettings, *, is_read: bool
+    ) -> Shortened:
         """Open a segment anew as if it ended with its last batch below `offset`.
 
-        The log file is not cut yet: `cut` does that, once nobody new finds the old segment.
-        The indexes are replaced, not cut: the old one may have them mapped.
+        A file that `is_read` must never change. Responses on their way refer to its pages, in
+        socket buffers even after the broker has let go of it, and would contain zeroes or later
+        records. So what stays is copied. Otherwise `cut` shortens the log file. The indexes are
+        always replaced, because the old segment may have them mapped.
 
         Raises:
             CorruptRecord: a batch header does not read as one.
@@ -111,8 +126,6 @@ class LogFiles:
             builder.on_batch(position, header)
             size_bytes, next_offset = position + header.size_bytes, header.next_offset
         offsets, times = builder.finish()
-        self._fs.replace_bytes(path_of(self.directory, base, OFFSET_INDEX), offsets)
-        self._fs.replace_bytes(path_of(self.directory, base, TIME_INDEX), times)
         numbers = numbers_from_scan(
             builder,
             base_offset=base,
@@ -122,17 +135,61 @@ class LogFiles:
             time_bytes=len(times),
             first_append_ms=first_append_ms,
         )
-        return (
-            open_segment(
-                self._fs, self.directory, numbers, max_index_bytes=settings.segment_index_bytes
-            ),
-            numbers,
-        )
+        is_copied = is_read and size_bytes < segment.size_bytes
+        suffix = SHORTER if is_copied else ""
+        store = self._fs.write_bytes if is_copied else self._fs.replace_bytes
+        try:
+            if is_copied:
+                self._copy_log(segment, size_bytes)
+            store(path_of(self.directory, base, OFFSET_INDEX, suffix), offsets)
+            store(path_of(self.directory, base, TIME_INDEX, suffix), times)
+            opened = open_segment(
+                self._fs,
+                self.directory,
+                numbers,
+                max_index_bytes=settings.segment_index_bytes,
+                suffix=suffix,
+            )
+        except OSError:
+            self.discard_shorter(base)
+            raise
+        return Shortened(opened, numbers, is_copied)
 
-    def cut(self, numbers: SegmentNumbers) -> None:
-        """Cut the log file of a shortened segment."""
-        with self._fs.opened(path_of(self.directory, numbers.base_offset, LOG)) as fd:
-            self._fs.ftruncate(fd, numbers.size_bytes)
+    def _copy_log(self, segment: Segment, size_bytes: int) -> None:
+        """Copy the beginning of a segment's log file durably."""
+        path = path_of(self.directory, segment.base_offset, LOG, SHORTER)
+        self._fs.unlink(path, missing_ok=True)
+        with self._fs.opened(path, exclusive=True) as fd:
+            at = 0
+            while at < size_bytes:
+                piece = segment.read(at, min(COPY_BYTES, size_bytes - at))
+                if not piece:
+                    raise OSError(errno.EIO, f"segment {segment.base_offset} ends at byte {at}")
+                self._fs.pwrite(fd, piece, at)
+                at += len(piece)
+            self._fs.fsync(fd)
+
+    def discard_shorter(self, base_offset: int) -> None:
+        """Remove the files of a copy that is not used; a start removes those that this cannot."""
+        with suppress(OSError):
+            for kind in SEGMENT:
+                self._fs.unlink(
+                    path_of(self.directory, base_offset, kind, SHORTER), missing_ok=True
+                )
+
+    def cut(self, shortened: Shortened) -> None:
+        """Give a shortened segment's files their names, or cut its log file.
+
+        May be called again when it has failed.
+        """
+        base_offset = shortened.numbers.base_offset
+        if shortened.is_copied:
+            # The .log first. Recovery rebuilds the indexes, which may be longer or shorter then.
+            self._rename_all(base_offset, SHORTER, "")
+            self._fs.sync_directory(self.directory)
+            return
+        with self._fs.opened(path_of(self.directory, base_offset, LOG)) as fd:
+            self._fs.ftruncate(fd, shortened.numbers.size_bytes)
 
     # -- aborted transactions ----------------------------------------------------------------
 

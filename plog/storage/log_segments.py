@@ -16,7 +16,7 @@ from typing import NamedTuple
 from plog._native.partition_log import PartitionLog, ProducerEntry, Segment
 from plog.settings.definitions import TopicSettings
 from plog.storage.leader_epochs import LeaderEpochs
-from plog.storage.log_files import LogFiles
+from plog.storage.log_files import LogFiles, Shortened
 from plog.storage.retention import SegmentSummary
 from plog.storage.segment import SegmentNumbers
 from plog.storage.transaction_index import AbortedTransaction, AbortedTransactions
@@ -67,7 +67,7 @@ class LogSegments:
         """Segments that are not listed any more, while renames of their files are pending."""
         self._swapped: int | None = None
         """Base offset of a replacement, while it has `.swap` files."""
-        self._truncated: SegmentNumbers | None = None
+        self._truncated: Shortened | None = None
         """The last segment after a truncation, while the files have more than the log."""
         self._remove_later = remove_later
         self._lower_recovery_point = lower_recovery_point
@@ -177,8 +177,8 @@ class LogSegments:
             self._swapped = None
         if truncated is not None:
             self._files.cut(truncated)
-            self._wrong_aborted.add(truncated.base_offset)
-            self._files.drop_snapshots(after=truncated.next_offset)
+            self._wrong_aborted.add(truncated.numbers.base_offset)
+            self._files.drop_snapshots(after=truncated.numbers.next_offset)
             self._truncated = None
         self._correct_aborted()
 
@@ -317,16 +317,17 @@ class LogSegments:
 
     # -- truncation --------------------------------------------------------------------------
 
-    def restart_at(self, offset: int, settings: TopicSettings) -> None:
+    def restart_at(self, offset: int, settings: TopicSettings, *, is_read: bool) -> None:
         """Remove every record and continue at `offset`."""
         native = self._native
-        self.truncate(native.segments[0].base_offset, settings)
+        self.truncate(native.segments[0].base_offset, settings, is_read=is_read)
         (emptied,) = native.segments
         if emptied.base_offset != offset:
             # A crash here leaves two empty segments, the later of which recovery drops.
             fresh = self._files.create_segment(offset, settings)
             try:
-                self._publish_truncated([fresh], SegmentNumbers.empty(offset), [emptied])
+                last = Shortened(fresh, SegmentNumbers.empty(offset), is_copied=False)
+                self._publish_truncated([fresh], last, [emptied])
             except BaseException:
                 self._files.discard_segment(offset)
                 raise
@@ -335,27 +336,36 @@ class LogSegments:
         self.finish_changes()
         self.set_epochs(self._epochs)
 
-    def truncate(self, offset: int, settings: TopicSettings) -> None:
-        """Remove every batch that ends past `offset`; `offset` is not below the first segment."""
+    def truncate(self, offset: int, settings: TopicSettings, *, is_read: bool) -> None:
+        """Remove every batch that ends past `offset`; `offset` is not below the first segment.
+
+        Args:
+            is_read: readers may have been given bytes past `offset`.
+        """
         self.finish_changes()
         segments = self._native.segments
         kept = [s for s in segments if s.base_offset < offset] or segments[:1]
         gone = segments[len(kept) :]
-        shorter, numbers = self._files.shorten(kept[-1], offset, settings)
+        last = self._files.shorten(kept[-1], offset, settings, is_read=is_read)
         # Lower the known end first, then remove names and bytes from the end backwards: a crash
         # leaves a log that ends earlier, but without a gap.
-        self._lower_recovery_point(numbers.next_offset)
-        self._publish_truncated([*kept[:-1], shorter], numbers, gone[::-1])
+        try:
+            self._lower_recovery_point(last.numbers.next_offset)
+            self._publish_truncated([*kept[:-1], last.segment], last, gone[::-1])
+        except BaseException:
+            if last.is_copied:
+                self._files.discard_shorter(last.numbers.base_offset)
+            raise
         self.finish_changes()
 
     def _publish_truncated(
-        self, segments: Sequence[Segment], last: SegmentNumbers, gone: Sequence[Segment]
+        self, segments: Sequence[Segment], last: Shortened, gone: Sequence[Segment]
     ) -> None:
         """Make the log end with its segment `last`; `finish_changes` does the rest on disk.
 
         If it raises, nothing has changed.
         """
-        end = last.next_offset
+        end = last.numbers.next_offset
         producers = self._files.load_producers(segments, log_end_offset=end)
         self._native.truncate(segments, end, producers)
         self._truncated, self._leaving = last, list(gone)

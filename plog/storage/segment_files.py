@@ -28,6 +28,8 @@ SEGMENT = (LOG, *INDEXES)
 CLEANED = ".cleaned"
 SWAP = ".swap"
 DELETED = ".deleted"
+SHORTER = ".shorter.tmp"
+"""What stays of a segment in a truncation. As all `.tmp` files it is removed at a start."""
 
 DELETE_DIRECTORY = "-delete"
 FUTURE_DIRECTORY = "-future"

@@ -23,6 +23,7 @@ from plog.protocol.messages.fetch import (
 from tests.descriptors import open_at
 from tests.network.server import Server
 from tests.storage.partition_logs import Directory
+from tests.storage.storage_logs import NEVER, NOW_MS, batch, open_log
 
 FETCH, VERSION = FetchRequest.api.key, 4
 LARGEST = (1 << 31) - 1
@@ -162,6 +163,33 @@ def test_queued_range_outlives_its_deleted_segment(segments, use_sendfile):
         frame = client.receive_exactly(struct.unpack(">i", head)[0])
         assert records_in(frame) == [segments.bytes]
         server.until(lambda: segments.descriptors_open() == 0)
+
+
+def test_queued_range_outlives_a_truncation_and_the_next_leaders_records(tmp_path, use_sendfile):
+    log = open_log(tmp_path / "t-0")
+    for _ in SIZES:
+        log.append_as_leader(batch(value=os.urandom(900_000)), now_ms=NOW_MS)
+    expected = b"".join(one.read(0, one.size_bytes) for one in log.native.segments)
+    answered = threading.Event()
+
+    def answer(callout):
+        answered.set()
+        return [log.read(0, LARGEST, NEVER, True)]
+
+    with FetchServer(answer, use_sendfile=use_sendfile) as server:
+        client = server.connect(receive_buffer=4096)
+        client.sendall(fetch(1))
+        assert answered.wait(10)
+        head = client.receive_exactly(4)
+        log.become_follower(1)
+        assert log.truncate_to(1)
+        log.become_leader(1, sole_replica=True)
+        for _ in SIZES:
+            log.append_as_leader(batch(value=os.urandom(900_000)), now_ms=NOW_MS)
+        frame = client.receive_exactly(struct.unpack(">i", head)[0])
+        assert records_in(frame) == [expected]
+        server.until(lambda: len(open_at(log.directory / f"{0:020d}.log")) == 1)
+    log.drop()
 
 
 def five_times(segments, answered):

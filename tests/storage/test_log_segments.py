@@ -14,9 +14,10 @@ from .storage_logs import Crash, FaultyFilesystem, broker_settings, read_all
 
 
 @pytest.mark.parametrize("crash", [False, True], ids=["error", "crash"])
+@pytest.mark.parametrize("is_read", [False, True], ids=["in place", "copied"])
 @pytest.mark.parametrize("offset", [0, 95, 150])
 def test_truncation_stopped_at_any_operation_is_never_damage(
-    dirs: list[Path], clock: ManualClock, crash: bool, offset: int
+    dirs: list[Path], clock: ManualClock, crash: bool, is_read: bool, offset: int
 ) -> None:
     for fail_at in range(100):
         shutil.rmtree(dirs[0], ignore_errors=True)
@@ -30,6 +31,14 @@ def test_truncation_stopped_at_any_operation_is_never_damage(
         assert committed(manager, log) is None
         manager.checkpoints.store_recovery_points()
         data = read_all(log)
+        if not is_read:
+            manager.shutdown()
+            manager = LogManager(
+                broker_settings(dirs[:1]), lambda t: SETTINGS, cluster_id="c", clock=clock, fs=fs
+            )
+            manager.start(background=False)
+            log = manager.get(A0)
+        ends = {offset // 10 * 10, 400, *(one.base_offset for one in log.native.segments)}
         fs.fail_at = fs.operations + fail_at
         try:
             log.truncate_to(offset)
@@ -46,6 +55,8 @@ def test_truncation_stopped_at_any_operation_is_never_damage(
         found = read_all(again.get(A0))
         assert data.startswith(found)
         assert again.get(A0).log_end_offset >= offset // 10 * 10
+        assert again.get(A0).log_end_offset in ends
+        assert [path.name for path in again.get(A0).directory.glob("*.tmp")] == []
         if done:
             assert again.get(A0).log_end_offset == offset // 10 * 10
         abandon(again)
