@@ -219,17 +219,28 @@ cdef bint read_committed(FetchPart* part, int64_t max_bytes, bint whole_first_ba
     return False
 
 
-cdef bint read_part(
-        const FetchCall* call, FetchPart* part, int64_t budget, bint whole_first_batch, bint may_wait) noexcept nogil:
-    """False: Python reads it."""
+cdef bint read_below(
+        const FetchCall* call, FetchPart* part, int64_t max_bytes, bint whole_first_batch, bint may_wait) noexcept nogil:
+    """Read what its reader may see. False: Python reads it."""
     cdef Partition* partition = part.served.partition
-    cdef int64_t max_bytes = min(<int64_t>max(part.max_bytes, 0), budget)
-    part.lists_aborted = call.read_committed
     if call.read_committed:
         return read_committed(part, max_bytes, whole_first_batch, may_wait)
     partition_read(
         partition, part.offset, max_bytes, load(&partition.high_watermark), whole_first_batch, may_wait, &part.read)
     return True
+
+
+cdef bint read_part(
+        const FetchCall* call, FetchPart* part, int64_t budget, bint whole_first_batch, bint may_wait) noexcept nogil:
+    """False: Python reads it."""
+    cdef Partition* partition = part.served.partition
+    cdef int64_t max_bytes = min(<int64_t>max(part.max_bytes, 0), budget)
+    cdef int64_t truncations = load(&partition.truncations)
+    part.lists_aborted = call.read_committed
+    if not read_below(call, part, max_bytes, whole_first_batch, may_wait):
+        return False
+    # Or the limit of the read, or its epoch, is one of before, and the log has been filled again past it.
+    return load(&partition.truncations) == truncations and load(&partition.leader_epoch) == part.epoch_then
 
 
 cdef Reason why_python(const FetchCall* call, const FetchPart* part) noexcept nogil:

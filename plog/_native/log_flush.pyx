@@ -232,12 +232,12 @@ cdef PublishStatus partition_truncate(
         pthread_mutex_lock(&partition.lock)
         unused = partition.segments
         partition.segments = fresh
-        # First, so that a reader that sees later offsets sees it too.
-        add(&partition.truncations, 1)
         # With the end, or the last stable offset would pass a transaction whose marker has been cut off.
         if producers != NULL:
             note_producers(partition)
         cut_numbers(partition, log_end_offset)
+        # Last: who has seen this number sees the lower offsets, too.
+        add(&partition.truncations, 1)
         pthread_mutex_unlock(&partition.lock)
     pthread_mutex_unlock(&partition.write_lock)
     pthread_mutex_unlock(&partition.flush_lock)

@@ -109,6 +109,9 @@ class PartitionLog:
         """How many changes of end, durable end, high watermark, last stable offset, epoch or
         existence there were.
         """
+    @property
+    def truncations(self) -> int:
+        """How often the end was set back. Same before and after a read: so was its limit."""
     # -- what Python publishes
     def set_limits(
         self,

@@ -232,6 +232,10 @@ cdef class PartitionLog:
     def change_count(self):
         return load(&self.partition.changes)
 
+    @property
+    def truncations(self):
+        return load(&self.partition.truncations)
+
     # -- what Python publishes
 
     def set_aborted(self, PublishedAborted aborted):

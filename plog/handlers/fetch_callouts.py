@@ -136,20 +136,24 @@ class _Reading:
             # As in Kafka, the topic's setting decides alone. Batches that producers compressed go
             # to every client: an old version of the protocol may belong to a client with zstd.
             raise UnsupportedCompressionType(f"zstd topics need Fetch v{ZSTD_SINCE} or newer")
-        read_committed = self._callout.read_committed
-        upper = partition.readable_end(read_committed=read_committed)
-        if self._callout.replica_id == DEBUGGING_CONSUMER:
-            upper = log.log_end_offset
-        diverging_epoch, diverging_end = _divergence(partition, asked)
 
         def read() -> FileRange | None:
             if diverging_epoch != NO_EPOCH:
                 return None
             return log.read(asked.offset, limit, upper, is_first, may_wait)
 
-        found, aborted = (
-            _read_committed(log, read, asked, upper) if read_committed else (read(), None)
-        )
+        while True:
+            truncations = log.native.truncations
+            diverging_epoch, diverging_end = _divergence(partition, asked)
+            upper = self._readable_end(partition, log)
+            found, aborted = (
+                _read_committed(log, read, asked, upper)
+                if self._callout.read_committed
+                else (read(), None)
+            )
+            # Or these are from before a truncation, and the log has been filled again past them.
+            if log.native.truncations == truncations:
+                break
         return Found(
             ErrorCode.NONE,
             b"" if found is None else found,
@@ -160,6 +164,11 @@ class _Reading:
             diverging_epoch,
             diverging_end,
         )
+
+    def _readable_end(self, partition: Partition, log: Log) -> int:
+        if self._callout.replica_id == DEBUGGING_CONSUMER:
+            return log.log_end_offset
+        return partition.readable_end(read_committed=self._callout.read_committed)
 
 
 def _read_committed(

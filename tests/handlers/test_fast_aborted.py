@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from plog._native.batch import scan
+from plog.cluster.partition import Partition
 from plog.errors import ErrorCode
 from plog.protocol.messages.fetch import FetchResponse, PartitionData
 from plog.storage import transaction_index
@@ -384,6 +386,44 @@ def test_truncated_log_lists_what_is_left(twins: Twins, logs: Logs) -> None:
     assert ask(twins, logs, 10) == []
     logs.abort(ONE)
     read_everywhere(twins, logs)
+
+
+@pytest.mark.parametrize("isolation_level", [0, COMMITTED])
+def test_read_never_goes_by_a_limit_from_before_a_truncation(
+    twins: Twins, logs: Logs, monkeypatch: pytest.MonkeyPatch, isolation_level: int
+) -> None:
+    for _ in range(3):
+        logs.write()
+    log = logs.both[0]
+    epoch = log.native.leader_epoch
+    log.become_leader(epoch + 1, sole_replica=True)
+    readable_end = Partition.readable_end
+    limits: list[int] = []
+
+    def changed_at_once(partition: Partition, *, read_committed: bool) -> int:
+        limit = readable_end(partition, read_committed=read_committed)
+        if partition.log is not log:
+            return limit
+        limits.append(limit)
+        if len(limits) == 1:
+            log.become_follower(epoch + 2)
+            assert log.truncate_to(1)
+            log.become_leader(epoch + 3, sole_replica=False)
+            for _ in range(2):
+                data = bytearray(make_batch([b"not committed"]))
+                log.append_as_leader(data, now_ms=NOW_MS)
+        return limit
+
+    monkeypatch.setattr(Partition, "readable_end", changed_at_once)
+    # Its last epoch is not the leader's, so Python reads.
+    request = fetch_request(
+        (logs.topic, 0, 0), isolation_level=isolation_level, last_fetched_epoch=epoch
+    )
+    answer, _ = (one.ask(request, 12) for one in twins.both)
+    (part,) = fetched(decoded(FetchResponse, 12, answer)).values()
+    assert [header.base_offset for header in scan(part.records)] == [0]
+    assert limits == [3, 1]
+    assert (part.high_watermark, part.last_stable_offset) == (1, 1)
 
 
 def compact(log: Log, pass_number: int) -> None:
