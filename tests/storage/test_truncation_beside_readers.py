@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import socket
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,12 +16,15 @@ import pytest
 
 from plog._native.batch import scan
 from plog.storage.log import Log
+from plog.storage.producer_state import Marker
+from plog.storage.segment_verdict import Known
 
-from .storage_logs import NEVER, NOW_MS, batch, open_log
+from .storage_logs import NEVER, NOW_MS, FaultyFilesystem, append_verified, batch, open_log
 
 BATCHES = 8
 VALUE_BYTES = 3000
 CUT = 5
+PRODUCER = 7
 
 
 def append(log: Log, count: int, value: bytes) -> None:
@@ -93,3 +97,114 @@ def test_nothing_is_copied_at_a_segments_end(log: Log) -> None:
     log.become_follower(1)
     assert log.truncate_to(BATCHES)
     assert (log.directory / f"{0:020d}.log").stat().st_ino == inode
+
+
+class WatchedFilesystem(FaultyFilesystem):
+    """Looks at a log before each operation that changes a file."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.log: Log | None = None
+        self.seen: set[tuple[int, int, bytes]] = set()
+
+    def before(self, name: str) -> None:
+        if self.log is not None:
+            self.seen.add(view(self.log))
+
+
+def view(log: Log) -> tuple[int, int, bytes]:
+    """Return the log end, the last stable offset, and what a committed read finds."""
+    state = log.native.state()
+    found = log.read(state.log_start_offset, 1 << 20, state.last_stable_offset, True)
+    return state.log_end_offset, state.last_stable_offset, found.read() if found else b""
+
+
+def abort_transaction(log: Log) -> None:
+    data = batch(producer_id=PRODUCER, epoch=0, sequence=0, transactional=True)
+    append_verified(log, data)
+    marker = Marker(abort=True, coordinator_epoch=0)
+    log.transactions.append_marker(PRODUCER, 0, marker, now_ms=NOW_MS)
+
+
+@pytest.mark.parametrize("has_led", [False, True], ids=["in place", "copied"])
+def test_every_moment_of_a_truncation_is_before_or_after_it(tmp_path: Path, has_led: bool) -> None:
+    """Above all no last stable offset past a transaction whose marker has been cut off."""
+    fs = WatchedFilesystem()
+    log = open_log(tmp_path / "t-0", fs=fs)
+    append(log, 2, b"o")
+    abort_transaction(log)
+    log.close()
+    log = open_log(tmp_path / "t-0", fs=fs, known=Known(clean_shutdown=True), leader=has_led)
+    log.native.advance_high_watermark(4)
+    log.become_follower(1)
+    before = view(log)
+    assert before[:2] == (4, 4)
+    fs.log = log
+    assert log.truncate_to(3)
+    fs.log = None
+    after = view(log)
+    assert after[:2] == (3, 2)
+    assert fs.seen == {before, after}
+    log.drop()
+
+
+def test_readers_in_a_loop_see_the_log_of_one_moment(log: Log) -> None:
+    """Each range is read again when the log has been truncated and filled again."""
+    stop = threading.Event()
+    problems: list[str] = []
+    read_again = [0, 0]
+
+    def read_once(*, is_committed: bool) -> None:
+        native = log.native
+        truncations = native.truncations
+        upper = native.last_stable_offset if is_committed else native.high_watermark
+        found = native.read(0, 1 << 20, upper, True)
+        if found is None:
+            return
+        data = found.read()
+        if native.truncations == truncations:
+            headers = scan(data)
+            ended = {one.producer_id for one in headers if one.is_control}
+            begun = {one.producer_id for one in headers if one.is_transactional}
+            if is_committed and begun != ended:
+                problems.append(f"undecided below {upper}: {headers}")
+        while native.truncations < truncations + 2 and not stop.is_set():
+            stop.wait(0.0001)
+        if found.read() != data:
+            problems.append("the bytes of a range have changed")
+        read_again[is_committed] += 1
+
+    def read(*, is_committed: bool) -> None:
+        try:
+            while not stop.is_set():
+                read_once(is_committed=is_committed)
+        except Exception as error:  # noqa: BLE001 - reported by the test
+            problems.append(repr(error))
+
+    readers = [
+        threading.Thread(target=read, kwargs={"is_committed": is_committed})
+        for is_committed in (False, True)
+    ]
+    for one in readers:
+        one.start()
+    epoch = 0
+    try:
+        while min(read_again) < 20 and not problems and epoch < 4000:
+            end = log.log_end_offset
+            abort_transaction(log)
+            for offset in (end + 1, max(end - 1, 0)):  # the marker, then the transaction
+                epoch += 1
+                log.become_follower(epoch)
+                assert log.truncate_to(offset)
+                log.become_leader(epoch, sole_replica=True)
+            append(log, 2, b"%d" % (epoch % 10))
+            if log.log_end_offset > 20:
+                log.become_follower(epoch)
+                assert log.truncate_to(2)
+                log.become_leader(epoch, sole_replica=True)
+    finally:
+        stop.set()
+        for one in readers:
+            one.join()
+    assert problems == []
+    assert min(read_again) >= 20
