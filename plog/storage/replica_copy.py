@@ -41,10 +41,11 @@ class ReplicaCopy:
         self._log = log
         self.target = target
         self._room = room
-        # By base offset: bytes copied, bytes read back, and the indexes of these.
+        # By base offset: bytes copied, bytes read back, the indexes of these, and what was copied.
         self._copied: dict[int, int] = {}
         self._checked: dict[int, int] = {}
         self._indexes: dict[int, IndexBuilder] = {}
+        self._sources: dict[int, weakref.ref[Segment]] = {}
 
     def make_directory(self) -> None:
         """Make `target`. Raises OSError."""
@@ -99,8 +100,9 @@ class ReplicaCopy:
             if (segment := found()) is None:
                 continue
             base, size = segment.base_offset, segment.size_bytes
-            if self._copied.get(base, 0) > size:
-                self._forget(base)  # truncated; its batches may have changed
+            if base in self._sources and self._sources[base]() is not segment:
+                self._forget(base)  # truncated; other batches may have followed
+            self._sources[base] = weakref.ref(segment)
             total += self._copy(segment, size)
             del segment
         return total
@@ -154,5 +156,6 @@ class ReplicaCopy:
         self._copied.pop(base, None)
         self._checked.pop(base, None)
         self._indexes.pop(base, None)
+        self._sources.pop(base, None)
         for kind in SEGMENT:
             self._fs.unlink(path_of(self.target, base, kind), missing_ok=True)

@@ -260,6 +260,32 @@ def test_move_while_clients_write_loses_nothing(start: Start, dirs: list[Path]) 
     assert [h.base_offset for h in headers] == acknowledged
 
 
+@pytest.mark.parametrize("more", [0, 3])
+def test_log_that_is_truncated_and_filled_again_during_its_move(
+    start: Start, dirs: list[Path], monkeypatch: pytest.MonkeyPatch, more: int
+) -> None:
+    """The copy has bytes of before, perhaps fewer than the log has now."""
+    manager, log = with_one_log(start, 3, Settings())
+    begin = ReplicaCopy.begin
+
+    def begin_and_lose_the_end(copy: ReplicaCopy) -> None:
+        begin(copy)
+        log.become_follower(1)
+        assert log.truncate_to(10)
+        log.become_leader(1, sole_replica=True)
+        for _ in range(2 + more):
+            log.append_as_leader(batch(10, value=b"w" * 20), now_ms=NOW_MS)
+
+    monkeypatch.setattr(ReplicaCopy, "begin", begin_and_lose_the_end)
+    moved: list[bytes] = []
+    moves = LogMoves(manager, Filesystem())
+    moves.on_log_moved(lambda old, new: moved.extend((read_all(old), read_all(new))))
+    moves.move(A0, dirs[1])
+    before, after = moved
+    assert len(scan(before)) == 3 + more
+    assert after == before
+
+
 def test_move_is_refused_where_it_makes_no_sense(start: Start, dirs: list[Path]) -> None:
     manager = start()
     moves = LogMoves(manager, Filesystem())
