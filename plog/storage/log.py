@@ -135,7 +135,7 @@ class Log:
         self._dropped = False
         self._retired = False
         self._has_led = False
-        """Since it was opened. Only leaders serve reads, so nobody has read a log that has not."""
+        """Since it was opened. Only leaders serve reads, so a log that never led has no readers."""
         self._role = Role(native.leader_epoch, leads=False)
         self._silent_producers = SilentProducers()
         self.transactions = LogTransactions(

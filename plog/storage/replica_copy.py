@@ -41,7 +41,7 @@ class ReplicaCopy:
         self._log = log
         self.target = target
         self._room = room
-        # By base offset: bytes copied, bytes read back, the indexes of these, and what was copied.
+        # By base offset: bytes copied, bytes read back, the indexes of these, and the segments.
         self._copied: dict[int, int] = {}
         self._checked: dict[int, int] = {}
         self._indexes: dict[int, IndexBuilder] = {}
