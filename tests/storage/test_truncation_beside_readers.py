@@ -58,6 +58,18 @@ def test_range_keeps_its_bytes(log: Log, offset: int) -> None:
     assert found.read() == before
 
 
+@pytest.mark.parametrize("offset", [0, 100])
+def test_range_keeps_its_bytes_when_the_log_restarts(log: Log, offset: int) -> None:
+    found = log.read(0, 1 << 20, NEVER, True)
+    assert found is not None
+    before = found.read()
+    log.become_follower(1)
+    log.restart_at(offset)
+    log.become_leader(1, sole_replica=True)
+    append(log, BATCHES, b"n")
+    assert found.read() == before
+
+
 def test_bytes_in_socket_buffers_stay(log: Log) -> None:
     """The broker has sent them, and has let go of the file; the socket still has its pages."""
     (segment,) = log.native.segments
@@ -79,7 +91,7 @@ def _tcp_pair() -> tuple[socket.socket, socket.socket]:
     return receiver, sender
 
 
-def test_log_that_nobody_has_read_is_cut_in_place(log: Log) -> None:
+def test_log_without_readers_is_cut_in_place(log: Log) -> None:
     """The usual case after a restart; a copy would need time and space."""
     log.close()
     follower = open_log(log.directory, leader=False)
