@@ -31,7 +31,8 @@ ctypedef struct FileCalls:
     int (*ftruncate)(int fd, int64_t size) noexcept nogil
     int (*open_directory)(const char* path) noexcept nogil  # for its fsync; the descriptor is the caller's to close
     int64_t (*now_ms)() noexcept nogil         # wall clock, ms since 1970
-    int64_t (*monotonic_us)() noexcept nogil
+    int64_t (*monotonic_us)() noexcept nogil   # stands still while the host sleeps
+    int64_t (*since_boot_ms)() noexcept nogil  # goes on; of the clock of `Clock.since_boot_ms`
 
 cdef FileCalls* calls() noexcept nogil
 # What `calls` returns from now on, for every kernel; only `faults` changes it, and only for tests. A table stays where

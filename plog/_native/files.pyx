@@ -46,6 +46,7 @@ cdef extern from "<time.h>" nogil:
         long tv_nsec
     int CLOCK_REALTIME
     int CLOCK_MONOTONIC
+    int CLOCK_BOOTTIME
     int clock_gettime(int clock, timespec* out)
 
 
@@ -132,6 +133,12 @@ cdef int64_t system_monotonic_us() noexcept nogil:
     return <int64_t>now.tv_sec * 1000000 + now.tv_nsec // 1000
 
 
+cdef int64_t system_since_boot_ms() noexcept nogil:
+    cdef timespec now
+    clock_gettime(CLOCK_BOOTTIME, &now)
+    return <int64_t>now.tv_sec * 1000 + now.tv_nsec // 1000000
+
+
 # --- the table ------------------------------------------------------------------------------------
 
 cdef FileCalls _system
@@ -147,6 +154,7 @@ _system.ftruncate = system_ftruncate
 _system.open_directory = system_open_directory
 _system.now_ms = system_now_ms
 _system.monotonic_us = system_monotonic_us
+_system.since_boot_ms = system_since_boot_ms
 
 cdef void* _table = &_system
 
