@@ -202,6 +202,7 @@ class Broker:
             decide=dispatcher.decide,
             is_urgent=dispatcher.is_urgent,
             most_at_work=self._static.queued_max_requests,
+            on_may_join=parts.fast_path.may_join_by_number,
         )
         undo.push_async_callback(asyncio.to_thread, services.controller.stop)
         undo.push_async_callback(asyncio.to_thread, parts.member.stop)

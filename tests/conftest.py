@@ -51,7 +51,7 @@ PLAIN_IN_EVERY_RUN = (
     *(
         f"tests/handlers/test_{name}.py"
         for name in (
-            *("fetch", "fetch_sessions", "gone_clients"),
+            *("fast_followers", "fetch", "fetch_sessions", "gone_clients"),
             *("held_logs", "produce", "slow_disks"),
         )
     ),

@@ -11,7 +11,7 @@ from plog._native.aborted_list cimport Aborted, AbortedWalk, aborted_next
 from plog._native.connection cimport answer_room, file_piece, queue_pieces
 from plog._native.fetch_call cimport (
     FETCH_FLEXIBLE_SINCE, FETCH_IDS_SINCE, FETCH_LOG_START_SINCE, FETCH_RACK_SINCE, FETCH_SESSIONS_SINCE,
-    FetchCall, FetchPart, fetch_part)
+    FetchCall, FetchPart, fetch_is_followers, fetch_part)
 from plog._native.fetch_sessions cimport NO_SESSION_ID
 from plog._native.log_read cimport read_next_offset
 from plog._native.partition_names cimport is_same_name
@@ -256,12 +256,13 @@ cdef void count_sent(const FetchPart* part) noexcept nogil:
     traffic_sent(part.served.traffic, max(next_offset - part.offset, <int64_t>0), part.read.size)
 
 
-cdef bint queue_records(Connection* c, FetchPart* part) noexcept nogil:
+cdef bint queue_records(Connection* c, const FetchCall* call, FetchPart* part) noexcept nogil:
     cdef Piece* piece = file_piece(
         part.read.segment.log_fd, part.read.position, part.read.size, part.read.segment, unpin_segment)
     if piece == NULL:
         return False
-    count_sent(part)
+    if not fetch_is_followers(call):  # the topic's traffic is that of clients
+        count_sent(part)
     part.read.segment = NULL  # the pin goes along
     queue_pieces(c, piece, piece, part.read.size)
     return True
@@ -289,7 +290,7 @@ cdef bint fetch_answer(FetchCall* call, Connection* c) noexcept nogil:
         if part.begins_topic:
             p = encode_topic(call, number, p)
         encode_part(call, part, p)
-        if part.read.size > 0 and not queue_records(c, part):
+        if part.read.size > 0 and not queue_records(c, call, part):
             return False
         after = next_named(call, number + 1)
         if flexible and not queue_tags(

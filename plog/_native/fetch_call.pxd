@@ -27,7 +27,7 @@ cdef enum:
 
 # The replica id of a reader.
 cdef enum:
-    CONSUMER = -1                # any other is a follower's or a debugging consumer's, and Python's
+    CONSUMER = -1                # those above are followers', those below debugging consumers'
 
 cdef enum FetchOutcome:
     FETCH_READ = 0               # each partition is read, or is Python's
@@ -48,6 +48,9 @@ ctypedef struct FetchPart:
     SessionPart* remembered      # of the session; to be used while that is held
     bint wakes                   # a change of `served` would wake a request that waits
     bint is_pythons              # Python reads it, or has
+    bint is_noted                # a follower's position has been taken over, by the first look at this request
+    bint may_join                # by which the follower may join the in-sync set; which Python does not know yet
+    int64_t known_high_watermark # a follower's: a higher one is answered at once
     bint is_named                    # it stands in the answer,
     bint begins_topic            # as the first of its topic's
     int64_t offset
@@ -79,6 +82,9 @@ ctypedef struct FetchCall:
     Reason reason                # why Python decides about a partition: the first of them
     int16_t error                # of the whole request
     int32_t replica_id
+    int64_t replica_epoch        # of that broker's registration; -1: not said
+    bint is_between_brokers      # came by the listener between brokers
+    int64_t came_ms              # since boot
     int32_t max_wait_ms
     int64_t min_bytes
     int64_t max_bytes
@@ -98,6 +104,11 @@ ctypedef struct FetchCall:
     int64_t names_bytes
     Texts texts                  # those that Python gave for the response
     int64_t aborted_bytes        # of the lists that Python found
+
+# Below its first version a follower cannot say which epoch its last batch has.
+cdef inline bint fetch_is_followers(const FetchCall* call) noexcept nogil:
+    return call.replica_id > CONSUMER and call.is_between_brokers and call.head.version >= FETCH_FLEXIBLE_SINCE
+
 
 # What it takes besides its frame.
 cdef inline int64_t fetch_bytes(const FetchCall* call) noexcept nogil:

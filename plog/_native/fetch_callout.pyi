@@ -9,7 +9,7 @@ class AskedRange(NamedTuple):
 
     The topic is empty where requests go by ids, unless the partition is served. `bytes_before` were
     found in ordinary partitions between the one asked about before and this: so much of the budget
-    is theirs.
+    is theirs. `is_noted`: an earlier look at the request has taken over what the follower has.
     """
 
     topic: str
@@ -20,6 +20,7 @@ class AskedRange(NamedTuple):
     leader_epoch: int
     last_epoch: int
     bytes_before: int
+    is_noted: bool
 
 class Found(NamedTuple):
     """The fields of the response for it.
@@ -42,10 +43,15 @@ class FetchCallout(Callout[AskedRange, Found]):
     """Asks Python about the unusual partitions of a Fetch, once for each look at its partitions.
 
     `max_bytes` is what the partitions before the first of these have left of the response;
-    `is_first`: they found nothing, so that the first batch comes whole.
+    `is_first`: they found nothing, so that the first batch comes whole. `is_followers`: it is of a
+    form, and came by a listener, by which followers fetch; `came_ms` is when, by the clock since
+    boot. An answer without an error or a divergence says that the follower's position is noted.
     """
 
     replica_id: int
+    replica_epoch: int
+    is_followers: bool
+    came_ms: int
     read_committed: bool
     max_bytes: int
     is_first: bool

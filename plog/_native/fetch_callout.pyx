@@ -12,14 +12,14 @@ from libc.stdlib cimport malloc
 from plog._native.callout cimport Callout
 from plog._native.callout_texts cimport Room, put_nodes, text_of
 from plog._native.error_counts cimport ERROR_CODES, FIRST_ERROR
-from plog._native.fetch_call cimport AbortedFound, FetchCall, FetchPart, fetch_bytes, fetch_part
+from plog._native.fetch_call cimport AbortedFound, FetchCall, FetchPart, fetch_bytes, fetch_is_followers, fetch_part
 from plog._native.fetch_parts cimport fetch_find_again
 from plog._native.fetch_path cimport fetch_budget, fetch_fit, fetch_forget_outcome
 from plog._native.fetch_turn cimport fetch_conclude
 from plog._native.log_read cimport READ_FOUND
 from plog._native.partition_names cimport is_same_topic
 from plog._native.request_stages cimport ASKED, WAS_READ, WAS_REFUSED, part_advance, parts_in
-from plog._native.response_fields cimport NO_OFFSET
+from plog._native.response_fields cimport NO_EPOCH, NO_OFFSET
 from plog._native.segment cimport FileRange
 from plog._native.segment_files cimport segment_retain
 from plog._native.served cimport TOPIC_ID_BYTES
@@ -36,6 +36,7 @@ class AskedRange(NamedTuple):
     leader_epoch: int
     last_epoch: int
     bytes_before: int
+    is_noted: bool
 
 
 class Found(NamedTuple):
@@ -71,7 +72,7 @@ cdef list asked_of(const FetchCall* call):
         before = part
         asked.append(AskedRange(
             topic, topic_id, part.name.index, part.offset, part.max_bytes, part.leader_epoch, part.last_epoch,
-            bytes_before))
+            bytes_before, part.is_noted != 0))
         bytes_before = 0
     return asked
 
@@ -86,6 +87,9 @@ cdef FetchCallout fetch_callout_about(object owner, Request* request):
     callout.client_id = text_of(call.client_id, call.client_id_size)
     callout.size = request.size + fetch_bytes(call)
     callout.replica_id = call.replica_id
+    callout.replica_epoch = call.replica_epoch
+    callout.is_followers = fetch_is_followers(call)
+    callout.came_ms = call.came_ms
     callout.read_committed = call.read_committed
     callout.max_bytes = fetch_budget(call, &callout.is_first)
     callout.count = parts_in(&request.progress, ASKED)
@@ -152,6 +156,11 @@ cdef int put_found(Request* request, FetchPart* part, object found) except -1:
     part.leader_id = found.leader_id
     part.hint_epoch = found.leader_epoch
     part.records_are_null = found.records is None
+    if (fetch_is_followers(&request.fetch) and not part.is_noted and part.error == 0
+            and part.diverging_epoch == NO_EPOCH):
+        part.is_noted = True
+        if part.remembered == NULL:
+            part.known_high_watermark = part.read.high_watermark
     put_aborted(&request.fetch, part, found.aborted)
     if isinstance(found.records, FileRange):
         put_range(part, <FileRange>found.records)

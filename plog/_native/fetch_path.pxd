@@ -8,7 +8,7 @@ from plog._native.served cimport ServedTable
 # Give the pins back; the memory of the lists is kept for the next request.
 cdef void fetch_clear(FetchCall* call) noexcept nogil
 cdef void fetch_release(FetchCall* call) noexcept nogil
-# Read the request and every ordinary partition. `p` follows the three numbers of the header.
+# Read the request and every ordinary partition, once a follower's positions are taken over. `p` follows the three numbers of the header.
 cdef FetchOutcome fetch_serve(
     ServedTable* table, SessionTable* sessions, FetchCall* call, const uint8_t* p, const uint8_t* end) noexcept nogil
 # Read every partition again. Unless it may wait for the disk, it may come to FETCH_BESIDE.

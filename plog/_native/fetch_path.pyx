@@ -2,7 +2,7 @@
 
 Owns the rules for an ordinary partition; Python reads every other one, or refuses it. Bytes go to partitions in their
 order: Python gets the rest after those before its first, and those behind get the rest after Python. The log itself is
-read by `log_read`, and sessions belong to `fetch_sessions`.
+read by `log_read`, sessions belong to `fetch_sessions`, and what followers have to `followers`.
 """
 
 from libc.errno cimport EAGAIN
@@ -13,7 +13,7 @@ from plog._native.aborted_list cimport AbortedList, AbortedWalk, aborted_count, 
 from plog._native.callout_reasons cimport REASON_NONE, REASON_PARTITION, REASON_READ, REASON_REQUEST, Reason
 from plog._native.fetch_call cimport (
     CONSUMER, FETCH_BESIDE, FETCH_IDS_SINCE, FETCH_MALFORMED, FETCH_NO_MEMORY, FETCH_READ, FETCH_ZSTD_SINCE, FetchPart,
-    fetch_part)
+    fetch_is_followers, fetch_part)
 from plog._native.fetch_parts cimport fetch_add_part, fetch_find, fetch_keep_names
 from plog._native.fetch_request cimport fetch_read_request
 from plog._native.fetch_sessions cimport (
@@ -23,7 +23,9 @@ from plog._native.files cimport calls
 from plog._native.locks cimport load, load_ordered
 from plog._native.log_read cimport READ_FAILED, READ_FOUND, READ_NOTHING, ReadResult, partition_read, read_end_offset
 from plog._native.part_list cimport parts_release
-from plog._native.partition cimport Partition, partition_has_aborted, partition_pin_aborted
+from plog._native.partition cimport (
+    FOLLOWER_MAY_JOIN, FOLLOWER_UNKNOWN, FollowerStatus, Partition, partition_has_aborted, partition_note_follower,
+    partition_pin_aborted)
 from plog._native.partition_names cimport PartitionName, Wanted, name_each_once
 from plog._native.request_stages cimport FOUND_UNUSUAL, WAS_READ, part_advance
 from plog._native.response_fields cimport NO_EPOCH, NO_NODE, NO_OFFSET, texts_release
@@ -143,6 +145,7 @@ cdef bint take_remembered(ServedTable* table, FetchCall* call) noexcept nogil:
         if part == NULL:
             break
         part.remembered = remembered
+        part.known_high_watermark = remembered.known_high_watermark
         remembered = remembered.next
     is_whole = remembered == &call.session.line and fetch_keep_names(call)
     session_let_go(call.session)
@@ -223,6 +226,10 @@ cdef bint read_below(
         const FetchCall* call, FetchPart* part, int64_t max_bytes, bint whole_first_batch, bint may_wait) noexcept nogil:
     """Read what its reader may see. False: Python reads it."""
     cdef Partition* partition = part.served.partition
+    if fetch_is_followers(call):
+        partition_read(
+            partition, part.offset, max_bytes, load(&partition.log_end_offset), whole_first_batch, may_wait, &part.read)
+        return True
     if call.read_committed:
         return read_committed(part, max_bytes, whole_first_batch, may_wait)
     partition_read(
@@ -236,7 +243,7 @@ cdef bint read_part(
     cdef Partition* partition = part.served.partition
     cdef int64_t max_bytes = min(<int64_t>max(part.max_bytes, 0), budget)
     cdef int64_t truncations = load(&partition.truncations)
-    part.lists_aborted = call.read_committed
+    part.lists_aborted = call.read_committed and not fetch_is_followers(call)
     if not read_below(call, part, max_bytes, whole_first_batch, may_wait):
         return False
     # Or the limit of the read, or its epoch, is one of before, and the log has been filled again past it.
@@ -247,7 +254,7 @@ cdef Reason why_python(const FetchCall* call, const FetchPart* part) noexcept no
     """Before it is read."""
     cdef Partition* partition
     cdef int64_t epoch
-    if call.replica_id != CONSUMER:
+    if call.replica_id != CONSUMER and (not fetch_is_followers(call) or part.leader_epoch == NO_EPOCH):
         return REASON_REQUEST
     if part.served == NULL or part.served.produce_is_pythons and call.head.version < FETCH_ZSTD_SINCE:
         return REASON_PARTITION  # its codec may be one that this version does not have
@@ -264,6 +271,35 @@ cdef Reason why_python(const FetchCall* call, const FetchPart* part) noexcept no
     return REASON_NONE
 
 
+cdef void note_position(FetchCall* call, FetchPart* part) noexcept nogil:
+    cdef Partition* partition = part.served.partition
+    cdef FollowerStatus status
+    if part.offset < load(&partition.log_start_offset) or part.offset > load(&partition.log_end_offset):
+        return
+    status = partition_note_follower(
+        partition, part.leader_epoch, call.replica_id, call.replica_epoch, part.offset, call.came_ms)
+    part.is_noted = status != FOLLOWER_UNKNOWN
+    part.may_join = status == FOLLOWER_MAY_JOIN
+    if part.remembered == NULL:  # no session says what the follower knows
+        part.known_high_watermark = load(&partition.high_watermark)
+
+
+cdef void note_positions(FetchCall* call) noexcept nogil:
+    """Take over what a follower has, before anything is read: the responses have the high watermark that follows.
+
+    Where logs may have parted, Python does so once it has found that they have not.
+    """
+    cdef int64_t now_us = calls().monotonic_us()
+    cdef FetchPart* part
+    cdef int64_t number
+    # What counts is when the request came. A leader with a slow disk must not take its followers for late (KAFKA-8733).
+    call.came_ms = calls().since_boot_ms() - (now_us - call.head.received_us) // 1000
+    for number in range(call.parts.count):
+        part = fetch_part(call, number)
+        if why_python(call, part) == REASON_NONE:
+            note_position(call, part)
+
+
 cdef void leave_to_python(FetchCall* call, FetchPart* part, Reason why) noexcept nogil:
     unpin(part)
     part.is_pythons = True
@@ -278,6 +314,7 @@ cdef FetchOutcome fetch_read(FetchCall* call, bint may_wait) noexcept nogil:
     cdef int64_t budget = max(call.max_bytes, <int64_t>0)
     cdef int64_t found_bytes = 0
     cdef int64_t aborted = 0
+    cdef bint is_followers = fetch_is_followers(call)
     cdef int64_t number
     call.reason = REASON_NONE
     texts_release(&call.texts)
@@ -290,6 +327,8 @@ cdef FetchOutcome fetch_read(FetchCall* call, bint may_wait) noexcept nogil:
         if part.served != NULL:
             part.changes = load(&part.served.partition.changes)
         why = why_python(call, part)
+        if why == REASON_NONE and is_followers and not part.is_noted:
+            why = REASON_PARTITION  # it is no follower of this partition, or asks for what the log does not have
         # The first bytes of an answer are never refused for their size, or one large batch would
         # stop its consumer for ever (KIP-74).
         if why == REASON_NONE and not read_part(call, part, budget, found_bytes == 0, may_wait):
@@ -353,10 +392,15 @@ cdef void fetch_fit(FetchCall* call) noexcept nogil:
 
 cdef bint fetch_is_enough(const FetchCall* call) noexcept nogil:
     cdef const FetchPart* part
+    cdef bint is_followers = fetch_is_followers(call)
     cdef int64_t found_bytes = 0
     cdef int64_t number
     for number in range(call.parts.count):
         part = fetch_part(call, number)
+        # A follower may lead next: what it does not know to be committed it would not serve. At a high rate the
+        # records of the next round bring the high watermark, so that this costs requests only where they are few.
+        if is_followers and part.read.high_watermark > part.known_high_watermark:
+            return True
         # What the client must hear now; and nothing wakes a request for a partition that is not served.
         if part.error != 0 or part.diverging_epoch != NO_EPOCH or not part.wakes:
             return True
@@ -376,6 +420,8 @@ cdef FetchOutcome fetch_serve(
     # Their names lie where the request does, which is about to move.
     call.asked.count = call.forgotten.count = 0
     if call.error == 0:
+        if fetch_is_followers(call):
+            note_positions(call)
         outcome = fetch_read(call, False)
         find_cold(call)
     return FETCH_BESIDE if call.queue != NULL else outcome

@@ -9,6 +9,7 @@ from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t
 from plog._native.fetch_call cimport (
     CONSUMER, FETCH_FLEXIBLE_SINCE, FETCH_IDS_SINCE, FETCH_LOG_START_SINCE, FETCH_RACK_SINCE, FETCH_SESSIONS_SINCE)
 from plog._native.fetch_sessions cimport FINAL_EPOCH, NO_SESSION_ID
+from plog._native.followers cimport UNKNOWN_BROKER_EPOCH
 from plog._native.part_list cimport PartList, part_add
 from plog._native.partition_names cimport PartitionName, Wanted
 from plog._native.request cimport (
@@ -78,7 +79,6 @@ cdef const uint8_t* request_field(
         FetchCall* call, uint32_t tag, const uint8_t* p, const uint8_t* end, int64_t* left) noexcept nogil:
     cdef const uint8_t* text = NULL
     cdef int32_t size = 0
-    cdef int64_t epoch = 0
     if tag == CLUSTER_TAG:
         p = read_string(p, end, True, &text, &size)
         return p if p != NULL and is_utf8(text, size) else NULL
@@ -86,7 +86,7 @@ cdef const uint8_t* request_field(
         return end
     p = read_int32(p, end, &call.replica_id)
     if p != NULL:
-        p = read_int64(p, end, &epoch)
+        p = read_int64(p, end, &call.replica_epoch)
     return skip_tags(p, end, left) if p != NULL else NULL
 
 
@@ -241,6 +241,7 @@ cdef bint fetch_read_request(
     call.session_id = NO_SESSION_ID
     call.session_epoch = FINAL_EPOCH
     call.replica_id = CONSUMER
+    call.replica_epoch = UNKNOWN_BROKER_EPOCH
     call.fault = NULL
     call.has_head = False
     p = read_client_id(p, end, flexible, &call.client_id, &call.client_id_size)

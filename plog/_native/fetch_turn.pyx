@@ -10,13 +10,16 @@ from plog._native.connections cimport count_up
 from plog._native.error_counts cimport SeenErrors, errors_begin, errors_end, errors_note
 from plog._native.fetch_answer cimport fetch_answer
 from plog._native.fetch_call cimport (
-    FETCH_BESIDE, FETCH_MALFORMED, FETCH_NO_MEMORY, FETCH_READ, FetchCall, FetchOutcome, fetch_part)
+    FETCH_BESIDE, FETCH_MALFORMED, FETCH_NO_MEMORY, FETCH_READ, FetchCall, FetchOutcome, FetchPart,
+    fetch_is_followers, fetch_part)
 from plog._native.fetch_path cimport (
     fetch_is_enough, fetch_read, fetch_read_slowly, fetch_release, fetch_serve, fetch_settle, fetch_unpin)
 from plog._native.files cimport calls
 from plog._native.histogram cimport times_note
 from plog._native.lanes cimport lane_ask, lane_post
-from plog._native.reactor_types cimport DONE, NO_MEMORY, PREFIX_BYTES, Connection
+from plog._native.notes cimport add_note, note_new
+from plog._native.partition cimport Partition, partition_mark_reported, partition_retain
+from plog._native.reactor_types cimport DONE, EVENT_MAY_JOIN, NO_MEMORY, PREFIX_BYTES, Connection, Note
 from plog._native.request cimport read_head
 from plog._native.request_line cimport line_follow, parts_advance, request_advance
 from plog._native.request_stages cimport (
@@ -48,8 +51,10 @@ cdef Done fetch_look_at(Loop* loop, Request* request) noexcept nogil:
     cdef const uint8_t* p
     cdef FetchOutcome outcome
     request.bytes = c.buffer + c.start + PREFIX_BYTES
+    call.is_between_brokers = c.is_between_brokers
     p = read_head(request.bytes, request.bytes + request.size, &call.head)
     outcome = fetch_serve(loop.shared.served, loop.shared.sessions, call, p, request.bytes + request.size)
+    tell_joiners(loop, c, call)
     if outcome == FETCH_NO_MEMORY:
         return NO_MEMORY
     if outcome == FETCH_MALFORMED:
@@ -72,6 +77,30 @@ cdef Done fetch_look_at(Loop* loop, Request* request) noexcept nogil:
     fetch_conclude(request)
     request_count_memory(request)
     return fetch_came_back(request)
+
+
+cdef void tell_joiners(Loop* loop, Connection* c, FetchCall* call) noexcept nogil:
+    """Note for Python which partitions the follower may join: once for each, until Python has taken that."""
+    cdef FetchPart* part
+    cdef Partition* partition
+    cdef Note* note
+    cdef int64_t number
+    for number in range(call.parts.count if fetch_is_followers(call) else 0):
+        part = fetch_part(call, number)
+        if not part.may_join:
+            continue
+        part.may_join = False
+        partition = part.served.partition
+        if not partition_mark_reported(partition, call.replica_id, True):
+            continue
+        note = note_new(EVENT_MAY_JOIN, c, 0)
+        if note == NULL:
+            partition_mark_reported(partition, call.replica_id, False)  # its next fetch will do
+            continue
+        partition_retain(partition)
+        note.partition = partition
+        note.broker_id = call.replica_id
+        add_note(loop, note)
 
 
 cdef void work_on(Task* task) noexcept nogil:

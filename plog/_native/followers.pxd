@@ -14,6 +14,7 @@ ctypedef struct Follower:
     int64_t end_before           # the leader's log end when its last fetch came
     int64_t fetched_ms           # when its last fetch came
     int64_t caught_up_ms         # when it last had all that the leader had
+    bint is_reported             # a note for Python says that it may join, and lies there untaken
 
 ctypedef struct Followers:
     Follower* items              # owned
@@ -33,6 +34,8 @@ cdef bint follower_may_join(const Follower* follower, int64_t high_watermark, in
 # From now on a follower counts. False: there is none of this id, or it may not join.
 cdef bint followers_count_in(
     Followers* followers, int32_t broker_id, int64_t high_watermark, int64_t epoch_start) noexcept nogil
+# False: there is none of this id, or it is marked like this already.
+cdef bint followers_mark_reported(Followers* followers, int32_t broker_id, bint is_reported) noexcept nogil
 # Whether so many count that more may be committed.
 cdef bint followers_are_enough(const Followers* followers) noexcept nogil
 # The high watermark: it never goes back. Without followers it stays; other rules move it.

@@ -73,6 +73,14 @@ cdef bint followers_count_in(
     return True
 
 
+cdef bint followers_mark_reported(Followers* followers, int32_t broker_id, bint is_reported) noexcept nogil:
+    cdef Follower* found = find(followers, broker_id)
+    if found == NULL or found.is_reported == is_reported:
+        return False
+    found.is_reported = is_reported
+    return True
+
+
 cdef int64_t counted(const Followers* followers) noexcept nogil:
     cdef int64_t number
     cdef int64_t count = 1  # this broker

@@ -75,6 +75,7 @@ cdef void welcome(Loop* loop, Listener* listener) noexcept nogil:
             continue
         c.may_be_fast = listener.may_be_fast
         c.is_exempt = listener.is_exempt
+        c.is_between_brokers = listener.is_between_brokers
         c.opened = note_new(EVENT_OPENED, c, sizeof(guest.peer))
         c.closed = note_new(EVENT_CLOSED, c, REASON_BYTES)
         command = <Command*>calloc(1, sizeof(Command))

@@ -8,6 +8,7 @@ from libc.stdlib cimport free, malloc
 from libc.string cimport memset
 
 from plog._native.mailbox cimport mailbox_put
+from plog._native.partition cimport partition_release
 from plog._native.reactor_types cimport Connection, Loop, Note
 
 
@@ -25,6 +26,7 @@ cdef Note* note_new(int kind, Connection* c, int64_t text_bytes) noexcept nogil:
 
 
 cdef void note_free(Note* note) noexcept nogil:
+    partition_release(note.partition)
     free(note.base)
     free(note)
 

@@ -152,6 +152,8 @@ cdef FollowerStatus partition_note_follower(
     int64_t now_ms) noexcept nogil
 # Before the controller is asked: a follower that is to join counts from now on. False: it may not (any more).
 cdef bint partition_count_follower(Partition* partition, int32_t leader_epoch, int32_t broker_id) noexcept nogil
+# A note for Python says that a follower may join, or Python has taken it. False: that was known before, or it is none.
+cdef bint partition_mark_reported(Partition* partition, int32_t broker_id, bint is_reported) noexcept nogil
 # The one rule for acks=all, for requests of both planes and for the broker's own appends.
 cdef AckStatus partition_ack_status(
     Partition* partition, const AppendPlace* place, int64_t last_offset, bint must_be_durable) noexcept nogil

@@ -18,8 +18,8 @@ from libc.string cimport strdup
 from plog._native.aborted_list cimport aborted_release, aborted_retain
 from plog._native.disk_room cimport room_release, room_retain
 from plog._native.followers cimport (
-    followers_are_enough, followers_clear, followers_commit, followers_count_in, followers_note, followers_set,
-    follower_may_join)
+    followers_are_enough, followers_clear, followers_commit, followers_count_in, followers_mark_reported,
+    followers_note, followers_set, follower_may_join)
 from plog._native.locks cimport (
     add, load_ordered, pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock,
     store, store_pointer)
@@ -283,6 +283,14 @@ cdef bint partition_count_follower(Partition* partition, int32_t leader_epoch, i
     if counts:
         partition_changed(partition)
     return counts
+
+
+cdef bint partition_mark_reported(Partition* partition, int32_t broker_id, bint is_reported) noexcept nogil:
+    cdef bint is_news
+    pthread_mutex_lock(&partition.lock)
+    is_news = followers_mark_reported(&partition.followers, broker_id, is_reported)
+    pthread_mutex_unlock(&partition.lock)
+    return is_news
 
 
 cdef inline bint leads_in(const Partition* partition, int32_t leader_epoch) noexcept nogil:

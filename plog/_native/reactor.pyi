@@ -14,6 +14,7 @@ CLOSED: int
 REFUSED: int
 LEFT: int
 CALLOUT: int
+MAY_JOIN: int
 
 class Event(NamedTuple):
     """What the reactor tells the control plane.
@@ -24,7 +25,8 @@ class Event(NamedTuple):
     turned away at the door, by a cap or for want of descriptors; at most one a second, with
     connection id 0: `ReactorStats.refused` counts them all. LEFT: no
     answer reaches the client any more, but requests that came before may still follow. CALLOUT:
-    Python decides about some partitions of a Produce or a Fetch.
+    Python decides about some partitions of a Produce or a Fetch. MAY_JOIN: a follower has all that
+    it needs to be in sync; of each there is one such event at a time.
     """
 
     kind: int
@@ -36,6 +38,7 @@ class Event(NamedTuple):
     received_us: int  # REQUEST: when its last byte was read, monotonic
     abnormal: bool  # CLOSED: for a broken rule or a failure, not because one side wished to
     callout: ProduceCallout | FetchCallout | None  # CALLOUT
+    joiner: tuple[int, int] | None  # MAY_JOIN: the partition's number (-1: gone), the broker's id
 
 class ReactorStats(NamedTuple):
     connections: int
@@ -94,12 +97,19 @@ class Reactor:
 
         Raises ValueError, or OSError when descriptors are short."""
     def add_listener(
-        self, fd: int, listener_id: int, *, may_be_fast: bool = True, is_exempt: bool = False
+        self,
+        fd: int,
+        listener_id: int,
+        *,
+        may_be_fast: bool = True,
+        is_exempt: bool = False,
+        is_between_brokers: bool = False,
     ) -> None:
         """Accept from this listening socket (duplicated, made non-blocking). Before or after start.
 
         Without `may_be_fast`, every request of its clients is handed over. With `is_exempt` they
-        are let in and read from beyond the limits of connections and of requests' memory.
+        are let in and read from beyond the limits of connections and of requests' memory. Only with
+        `is_between_brokers` may followers fetch.
 
         Raises OSError.
         """

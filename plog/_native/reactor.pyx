@@ -37,13 +37,14 @@ from plog._native.mailbox cimport (
     Letter, mailbox_close, mailbox_knock, mailbox_open, mailbox_put, mailbox_release, mailbox_take,
 )
 from plog._native.notes cimport note_free, note_new, note_text
+from plog._native.partition cimport partition_mark_reported
 from plog._native.produce_callout cimport produce_callout_about
 from plog._native.python_responses cimport fill_answer
 from plog._native.reactor_loop cimport free_command, loop_discard_letters, loop_open, loop_release, loop_run
 from plog._native.reactor_types cimport (
     ASK_CLOSE, ASK_LISTEN, ASK_MUTE, ASK_RESPOND, EVENT_CALLOUT, EVENT_CLOSED, EVENT_LEFT,
-    EVENT_OPENED, EVENT_REFUSED, EVENT_REQUEST, KIND_PRODUCE, REASON_BYTES, SOURCE_LISTENER, Command, Listener,
-    Loop, Note, Shared)
+    EVENT_MAY_JOIN, EVENT_OPENED, EVENT_REFUSED, EVENT_REQUEST, KIND_PRODUCE, REASON_BYTES, SOURCE_LISTENER, Command,
+    Listener, Loop, Note, Shared)
 from plog._native.requests cimport request_free
 from plog._native.served cimport ServedPartitions
 
@@ -56,6 +57,7 @@ CLOSED = EVENT_CLOSED
 REFUSED = EVENT_REFUSED
 LEFT = EVENT_LEFT
 CALLOUT = EVENT_CALLOUT
+MAY_JOIN = EVENT_MAY_JOIN
 
 cdef dict REASON_TEXTS = {
     REASON_OTHER_API: "other API or version",
@@ -81,6 +83,7 @@ class Event(NamedTuple):
     received_us: int
     abnormal: bool
     callout: object
+    joiner: tuple | None
 
 
 class ReactorStats(NamedTuple):
@@ -257,7 +260,9 @@ cdef class Reactor:
             raise ValueError(f"{connection_id} is not a connection id")
         return &self.shared.loops[connection_id % self.shared.threads]
 
-    def add_listener(self, int fd, int listener_id, *, bint may_be_fast=True, bint is_exempt=False):
+    def add_listener(
+            self, int fd, int listener_id, *, bint may_be_fast=True, bint is_exempt=False,
+            bint is_between_brokers=False):
         cdef Listener* listener
         cdef Command* command
         cdef int own
@@ -279,6 +284,7 @@ cdef class Reactor:
         listener.id = listener_id
         listener.may_be_fast = may_be_fast
         listener.is_exempt = is_exempt
+        listener.is_between_brokers = is_between_brokers
         command = self._command(ASK_LISTEN, 0)
         command.listener = listener
         self._send(&self.shared.loops[0], command)
@@ -330,7 +336,7 @@ cdef class Reactor:
 
     cdef object _event(self, Note* note):
         """The event that `note` tells of; frees the note."""
-        view = callout = None
+        view = callout = joiner = None
         peer = ""
         reason = ""
         if note.kind == EVENT_REQUEST:
@@ -339,6 +345,10 @@ cdef class Reactor:
             callout = (
                 produce_callout_about(self, note.request, frame_view(self, &self.shared, note))
                 if note.request.kind == KIND_PRODUCE else fetch_callout_about(self, note.request))
+        elif note.kind == EVENT_MAY_JOIN:
+            # From now on a further note may follow.
+            partition_mark_reported(note.partition, note.broker_id, False)
+            joiner = (atomic_load(&note.partition.number), note.broker_id)
         elif note.kind == EVENT_OPENED:
             peer = note_text(note).decode("ascii")
         elif note.kind == EVENT_CLOSED:
@@ -348,7 +358,7 @@ cdef class Reactor:
             reason = (note_text(note) + note.size).decode("utf-8", "replace")
         event = tuple.__new__(Event, (
             note.kind, note.connection_id, note.listener_id, view, peer, reason, note.received_us,
-            note.abnormal != 0, callout))
+            note.abnormal != 0, callout, joiner))
         note_free(note)
         return event
 

@@ -1,5 +1,5 @@
 # The structs of the reactor: connections, their requests, and the threads that own both.
-from libc.stdint cimport int64_t, uint8_t
+from libc.stdint cimport int32_t, int64_t, uint8_t
 
 from plog._native.acceptor cimport ADDRESS_BYTES, Door
 from plog._native.callout_reasons cimport REASONS, Reason
@@ -10,6 +10,7 @@ from plog._native.histogram cimport Times
 from plog._native.log_append cimport AppendGroup
 from plog._native.mailbox cimport Letter, Mailbox
 from plog._native.part_list cimport PartList
+from plog._native.partition cimport Partition
 from plog._native.produce_call cimport ProduceCall
 from plog._native.request_stages cimport STAGES, Progress
 from plog._native.served cimport ServedTable
@@ -156,6 +157,7 @@ ctypedef struct Connection:
     # State.
     bint may_be_fast       # its listener's clients need no authentication
     bint is_exempt         # from limits for clients: its listener is that between brokers, and no client's
+    bint is_between_brokers  # its listener is that between brokers, if clients', too: followers may fetch
     Line line              # its requests that are not answered
     bint closing           # closes once everything is sent
     bint abnormal          # it ends by a broken rule or a failure, not by anyone's wish
@@ -206,6 +208,7 @@ cdef enum:
     EVENT_REFUSED = 4
     EVENT_LEFT = 5
     EVENT_CALLOUT = 6
+    EVENT_MAY_JOIN = 7
 
 # An event for Python; its text follows the struct.
 ctypedef struct Note:
@@ -220,6 +223,8 @@ ctypedef struct Note:
     int64_t size
     int64_t capacity
     Request* request         # EVENT_CALLOUT
+    Partition* partition     # EVENT_MAY_JOIN: a pin, and
+    int32_t broker_id        # a follower of it
 
 # --- a thread ---------------------------------------------------------------------------------------
 
@@ -260,6 +265,7 @@ ctypedef struct Listener:
     bint parked              # not watched until the next tick: nothing can be accepted now
     bint may_be_fast
     bint is_exempt
+    bint is_between_brokers
     Listener* next
 
 ctypedef struct Shared:

@@ -9,6 +9,7 @@ class FetchForm(NamedTuple):
     """What a Fetch says; bytes are as they stand in the frame."""
 
     replica_id: int
+    replica_epoch: int
     max_wait_ms: int
     min_bytes: int
     max_bytes: int

@@ -25,6 +25,7 @@ from plog._native.served cimport TOPIC_ID_BYTES, ServedPartitions
 
 class FetchForm(NamedTuple):
     replica_id: int
+    replica_epoch: int
     max_wait_ms: int
     min_bytes: int
     max_bytes: int
@@ -65,8 +66,8 @@ def read_fetch(const uint8_t[::1] frame not None, int64_t largest_bytes):
             asked.append((
                 *name_of(&wanted.name), wanted.leader_epoch, wanted.offset, wanted.last_epoch, wanted.max_bytes))
         return FetchForm(
-            call.replica_id, call.max_wait_ms, call.min_bytes, call.max_bytes, bool(call.read_committed), call.session_id,
-            call.session_epoch, asked,
+            call.replica_id, call.replica_epoch, call.max_wait_ms, call.min_bytes, call.max_bytes,
+            bool(call.read_committed), call.session_id, call.session_epoch, asked,
             [name_of(&(<const PartitionName*>call.forgotten.items)[number]) for number in range(call.forgotten.count)])
     finally:
         fetch_release(&call)

@@ -39,8 +39,8 @@ class Remembered:
     """What a client asks of one partition, and what it was last told of it."""
 
     wanted: tuple[int, int, int, int]
-    told_high_watermark: int = -1
-    told_log_start_offset: int = -1
+    known_high_watermark: int = -1
+    known_log_start_offset: int = -1
 
 
 @dataclass(slots=True)
@@ -173,6 +173,13 @@ class SessionCache:
             return None
         return [(*name, *known.wanted) for name, known in session.partitions.items()]
 
+    def known_high_watermarks(self, session_id: int, epoch: int) -> dict[Name, int]:
+        """Return what the last responses of a session said; nothing if it is over."""
+        session = self._at(session_id, epoch)
+        if session is None:
+            return {}
+        return {name: known.known_high_watermark for name, known in session.partitions.items()}
+
     def tell(self, session_id: int, epoch: int, facts: list[Fact]) -> list[bool] | None:
         """Note what an answer says, and return which partitions it must name.
 
@@ -208,11 +215,11 @@ def _tell_one(session: Session, fact: Fact) -> bool:
         has_error
         or has_records
         or diverges
-        or known.told_high_watermark != high_watermark
-        or known.told_log_start_offset != log_start_offset
+        or known.known_high_watermark != high_watermark
+        or known.known_log_start_offset != log_start_offset
     )
-    known.told_high_watermark = -1 if has_error else high_watermark
-    known.told_log_start_offset = log_start_offset
+    known.known_high_watermark = -1 if has_error else high_watermark
+    known.known_log_start_offset = log_start_offset
     if has_records:
         session.partitions.move_to_end(name)
     return changed

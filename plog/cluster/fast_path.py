@@ -31,6 +31,10 @@ MOST_COMPUTE_THREADS = 8
 """However many processors there are; each expands as much as a fast network brings."""
 
 
+def _ignore_joiner(at: TopicPartition, broker_id: int) -> None:
+    pass
+
+
 class FastPath:
     """Publishes partitions to the reactor. Thread-safe.
 
@@ -54,6 +58,8 @@ class FastPath:
         self._threads: list[threading.Thread] = []
         self._workers = [compute]
         self._stopped = False
+        self.on_may_join: Callable[[TopicPartition, int], None] = _ignore_joiner
+        """Called with each fetch until the follower counts, in any thread; must be quick."""
         for number in range(min(len(os.sched_getaffinity(0)), MOST_COMPUTE_THREADS)):
             self._begin(f"compute {number}", compute.run)
 
@@ -94,6 +100,16 @@ class FastPath:
                     or settings.compression_type != PRODUCER
                 ),
             )
+
+    def may_join_by_number(self, number: int, broker_id: int) -> None:
+        """The reactor has found that a follower may join a partition's in-sync set."""
+        partition = self._partitions.get(number)
+        if partition is not None:
+            self.may_join(partition, broker_id)
+
+    def may_join(self, partition: Partition, broker_id: int) -> None:
+        """Call `on_may_join` for a follower."""
+        self.on_may_join(partition.topic_partition, broker_id)
 
     def withdraw(self, at: TopicPartition) -> None:
         """Serve a partition no more; what is under way is answered as it was."""

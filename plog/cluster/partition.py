@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import NamedTuple, Protocol
 
+from plog._native.partition_followers import MAY_JOIN, UNKNOWN, followers_of, note_follower
 from plog._native.partition_guards import TxnGuard
 from plog._native.partition_log import APPENDED, Appended
 from plog._native.topic_traffic import TopicTraffic
@@ -77,6 +78,10 @@ class Publisher(Protocol):
 
     def withdraw(self, topic_partition: TopicPartition, /) -> None:
         """Serve it no more."""
+        ...
+
+    def may_join(self, partition: Partition, broker_id: int, /) -> None:
+        """Take note of a follower that may join the in-sync set."""
         ...
 
 
@@ -352,6 +357,46 @@ class Partition:
             self._disks.note_append(log.log_dir, appended.took_us)
         self._on_change(self.topic_partition)
         return appended
+
+    def check_follower(self, broker_id: int, broker_epoch: int, leader_epoch: int) -> None:
+        """Refuse to serve a broker as a follower that is none.
+
+        Raises:
+            NotLeaderOrFollower: it has registered again since, or does not say a leader epoch.
+            UnknownLeaderEpoch: it agrees with this leader on the epoch, so it may become one that
+                is only not known here yet.
+            KafkaStorageError: as `log`.
+        """
+        who = f"broker {broker_id} is not a replica of {self.topic_partition}"
+        if leader_epoch == NO_EPOCH:
+            raise NotLeaderOrFollower(who)
+        for follower in followers_of(self.log.native):
+            if follower.broker_id == broker_id:
+                if broker_epoch < follower.broker_epoch:
+                    raise NotLeaderOrFollower(f"{who} under broker epoch {broker_epoch} any more")
+                return
+        raise UnknownLeaderEpoch(who)
+
+    def note_follower(
+        self, broker_id: int, broker_epoch: int, leader_epoch: int, position: int, came_ms: int
+    ) -> None:
+        """Take over that a follower has all records below a position; one that is none is refused.
+
+        Raises as `check_follower`.
+        """
+        status = note_follower(
+            self.log.native,
+            broker_id,
+            position,
+            broker_epoch=broker_epoch,
+            leader_epoch=leader_epoch,
+            now_ms=came_ms,
+        )
+        if status == UNKNOWN:  # it was one a moment ago
+            raise NotLeaderOrFollower(f"broker {broker_id} follows {self.topic_partition} no more")
+        if status == MAY_JOIN and self._publisher is not None:
+            self._publisher.may_join(self, broker_id)
+        self._on_change(self.topic_partition)
 
     def readable_end(self, *, read_committed: bool) -> int:
         """Return the offset that a consumer may read up to: high watermark or last stable offset.

@@ -1,7 +1,8 @@
 """The unusual partitions of a Fetch: reads them, or refuses them.
 
-Owns the checks of KIP-320 and the budget of the partitions that it reads; reading is the log's. The
-reactor knows whether all is enough, waits for more, and responds.
+Owns the checks of KIP-320 and the budget of the partitions that it reads; reading is the log's. It
+takes over what a follower has if its log has not parted from this one. The reactor knows whether
+all is enough, waits for more, and responds.
 """
 
 from __future__ import annotations
@@ -67,6 +68,7 @@ class _Reading:
         self._ctx = ctx
         self._callout = callout
         self._asked = callout.asked
+        self._noted: set[tuple[bytes, str, int]] = set()
 
     def read(self, *, may_wait: bool) -> list[Found]:
         """Read them in their order, within the budget.
@@ -112,8 +114,7 @@ class _Reading:
         partition = self._ctx.services.replicas.leader(at, asked.leader_epoch)
         if self._ctx.version >= TOPIC_IDS_SINCE and partition.topic_id.bytes != asked.topic_id:
             raise InconsistentTopicId(f"{at} has topic id {partition.topic_id} on this broker")
-        if self._callout.replica_id > CONSUMER:
-            raise _not_a_follower(self._callout.replica_id, at, asked)
+        self._check_replica(at, partition, asked)
         while True:
             log = partition.log
             try:
@@ -122,6 +123,30 @@ class _Reading:
                 if partition.hosted_log is log:
                     raise
                 # It has just moved to another directory.
+
+    def _check_replica(self, at: TopicPartition, partition: Partition, asked: AskedRange) -> None:
+        callout = self._callout
+        if callout.is_followers:
+            partition.check_follower(callout.replica_id, callout.replica_epoch, asked.leader_epoch)
+        elif callout.replica_id > CONSUMER:
+            raise _not_a_follower(callout.replica_id, at, asked)
+
+    def _note(self, partition: Partition, log: Log, asked: AskedRange) -> None:
+        """Take over what a follower has, once for each of its requests."""
+        if not log.log_start_offset <= asked.offset <= log.log_end_offset:
+            return  # the read says so
+        which = (asked.topic_id, asked.topic, asked.partition)
+        if asked.is_noted or which in self._noted:
+            return
+        callout = self._callout
+        partition.note_follower(
+            callout.replica_id,
+            callout.replica_epoch,
+            asked.leader_epoch,
+            asked.offset,
+            callout.came_ms,
+        )
+        self._noted.add(which)
 
     def _read_log(
         self,
@@ -136,6 +161,8 @@ class _Reading:
             # As in Kafka, the topic's setting decides alone. Batches that producers compressed go
             # to every client: an old version of the protocol may belong to a client with zstd.
             raise UnsupportedCompressionType(f"zstd topics need Fetch v{ZSTD_SINCE} or newer")
+        is_followers = self._callout.is_followers
+        read_committed = self._callout.read_committed and not is_followers
 
         def read() -> FileRange | None:
             if diverging_epoch != NO_EPOCH:
@@ -145,11 +172,11 @@ class _Reading:
         while True:
             truncations = log.native.truncations
             diverging_epoch, diverging_end = _divergence(partition, asked)
+            if is_followers and diverging_epoch == NO_EPOCH:
+                self._note(partition, log, asked)
             upper = self._readable_end(partition, log)
             found, aborted = (
-                _read_committed(log, read, asked, upper)
-                if self._callout.read_committed
-                else (read(), None)
+                _read_committed(log, read, asked, upper) if read_committed else (read(), None)
             )
             # Or these are from before a truncation, and the log has been filled again past them.
             if log.native.truncations == truncations:
@@ -166,7 +193,7 @@ class _Reading:
         )
 
     def _readable_end(self, partition: Partition, log: Log) -> int:
-        if self._callout.replica_id == DEBUGGING_CONSUMER:
+        if self._callout.is_followers or self._callout.replica_id == DEBUGGING_CONSUMER:
             return log.log_end_offset
         return partition.readable_end(read_committed=self._callout.read_committed)
 

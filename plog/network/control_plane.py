@@ -20,6 +20,7 @@ from plog._native.reactor import (
     CALLOUT,
     CLOSED,
     LEFT,
+    MAY_JOIN,
     OPENED,
     REFUSED,
     REQUEST,
@@ -154,10 +155,12 @@ class ControlPlane:
         decide: Decide | None = None,
         is_urgent: Callable[[Connection, memoryview], bool] | None = None,
         most_at_work: int = 100,
+        on_may_join: Callable[[int, int], None] | None = None,
     ) -> None:
         self._reactor = reactor
         self._decide = decide or _undecided
         self._is_urgent = is_urgent or _never
+        self._on_may_join = on_may_join
         self._work = Work(most_at_work, self._on_room)
         self._not_begun: deque[tuple[Connection, Event]] = deque()
         self._dispatch = dispatch
@@ -203,6 +206,7 @@ class ControlPlane:
             len(self._listeners) - 1,
             may_be_fast=bound.listener.security_protocol is SecurityProtocol.PLAINTEXT,
             is_exempt=is_exempt,
+            is_between_brokers=bound.listener.is_inter_broker,
         )
 
     def start(self) -> None:
@@ -267,6 +271,9 @@ class ControlPlane:
             )
             name = self._listeners[event.listener_id].name
             log.debug("opened connection from %s on %s", event.peer, name)
+        elif kind == MAY_JOIN:
+            if event.joiner is not None and self._on_may_join is not None:
+                self._on_may_join(*event.joiner)
         elif kind == LEFT:
             self._on_left(self._connections[event.connection_id])
         elif kind == CLOSED:

@@ -44,7 +44,7 @@ STAGES = {
     Stage.GATHERED: "in the write of this round, with the batches of other requests",
     Stage.ASKED: "Python decides about it",
     Stage.APPENDED: "in the log, and not yet on every replica that the request asks for",
-    Stage.SHORT: "read, and waits for more bytes",
+    Stage.SHORT: "read, and waits for more bytes; a follower's also for a higher high watermark",
     Stage.REFUSED: "the response has an error",
     Stage.SAFE: "appended, and the response has its offset",
     Stage.READ: "the response has its records",

@@ -88,6 +88,7 @@ def fetch_requests(data: memoryview) -> None:
     request, version, _ = found
     by_state = version >= REPLICA_STATE_SINCE
     assert form.replica_id == (request.replica_state.replica_id if by_state else request.replica_id)
+    assert form.replica_epoch == (request.replica_state.replica_epoch if by_state else -1)
     assert form.read_committed is (request.isolation_level == 1)
     assert form.max_wait_ms == request.max_wait_ms
     assert form.max_bytes == min(request.max_bytes, LARGEST_ANSWER)

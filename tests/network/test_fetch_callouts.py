@@ -168,6 +168,7 @@ def test_whatever_is_asked_and_found_is_what_both_sides_say(
                     part.current_leader_epoch,
                     part.last_fetched_epoch,
                     0,
+                    False,
                 )
                 for topic, part in sent
             ]

@@ -2,6 +2,7 @@
 
 Owns the order and the budget of a request (KIP-74), its checks (KIP-320), the
 long poll and where a disk is waited for; sessions are `fetch_sessions`, reading is the log's.
+The partition knows its followers and their positions.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ from plog.protocol.messages.fetch import (
 )
 from plog.storage.log import ColdRead, Log
 from plog.types import NO_EPOCH, NO_OFFSET, TopicPartition
+from tests.oracle.fetch_followers import Follower
 from tests.oracle.fetch_sessions import (
     Fetch,
     FetchedPartition,
@@ -86,7 +88,8 @@ async def fetch(sessions: FetchSessions, ctx: Context, request: FetchRequest) ->
     clock = ctx.services.clock
     until_ms = clock.monotonic_ms() + request.max_wait_ms
     watched = _resolved(ctx, plan.partitions)
-    reading = Reading(ctx, request, plan.partitions)
+    known = sessions.known_high_watermarks(plan)
+    reading = Reading(ctx, request, plan.partitions, known)
     await until(ctx, reading.look, watched, request.max_wait_ms)
     if reading.cold_dir is not None:
         with ctx.connection.while_open():
@@ -106,10 +109,17 @@ class Reading:
     finds has been read then, or has just been written.
     """
 
-    def __init__(self, ctx: Context, request: FetchRequest, partitions: Partitions) -> None:
+    def __init__(
+        self,
+        ctx: Context,
+        request: FetchRequest,
+        partitions: Partitions,
+        known: dict[PartitionKey, int],
+    ) -> None:
         self._ctx = ctx
         self._request = request
         self._partitions = partitions
+        self._follower = Follower.of(ctx, request, _replica_id(ctx, request), known)
         self._max_bytes = min(request.max_bytes, ctx.services.settings.broker().fetch_max_bytes)
         # More than the answer may hold would never come.
         self._min_bytes = min(request.min_bytes, self._max_bytes)
@@ -128,6 +138,10 @@ class Reading:
 
     def is_enough(self) -> bool:
         """Tell whether what was read can be answered at once."""
+        if self._follower is not None and self._follower.has_news(
+            {key: read.data.high_watermark for key, read in self.reads.items()}
+        ):
+            return True
         return not self.reads or _must_answer(self.reads, self._min_bytes)
 
     def read_through(self) -> None:
@@ -142,6 +156,7 @@ class Reading:
         self.reads = _read_all(
             self._ctx,
             self._request,
+            self._follower,
             self._partitions,
             self._max_bytes,
             may_wait,
@@ -212,6 +227,7 @@ def _must_answer(reads: Reads, min_bytes: int) -> bool:
 def _read_all(
     ctx: Context,
     request: FetchRequest,
+    follower: Follower | None,
     partitions: Partitions,
     max_bytes: int,
     may_wait: bool,
@@ -223,7 +239,7 @@ def _read_all(
         # The first bytes of an answer are never refused for their size, or one large
         # batch would stop its consumer for ever (KIP-74).
         try:
-            read = _read_partition(ctx, request, key, wanted, budget, first, may_wait)
+            read = _read_partition(ctx, request, follower, key, wanted, budget, first, may_wait)
         except KafkaError as refusal:
             read = Read(_refused(ctx, key, refusal))
         if read.size_bytes > 0:
@@ -236,6 +252,7 @@ def _read_all(
 def _read_partition(
     ctx: Context,
     request: FetchRequest,
+    follower: Follower | None,
     key: PartitionKey,
     wanted: FetchedPartition,
     budget: int,
@@ -248,13 +265,16 @@ def _read_partition(
         raise InconsistentTopicId(
             f"{topic_partition} has topic id {partition.topic_id} on this broker"
         )
-    replica_id = _replica_id(ctx, request)
-    if replica_id > CONSUMER:
+    if follower is not None:
+        follower.check(partition, wanted)
+    elif (replica_id := _replica_id(ctx, request)) > CONSUMER:
         raise _not_a_follower(replica_id, topic_partition, wanted)
     limit = min(max(wanted.max_bytes, 0), budget)
     while True:
         log = partition.log
         try:
+            if follower is not None:
+                return _read_for_follower(follower, key, partition, wanted, limit, first, may_wait)
             return _read_log(ctx, request, partition, log, wanted, limit, first, may_wait)
         except KafkaStorageError:
             if partition.hosted_log is log:
@@ -301,6 +321,36 @@ def _read_log(
     if diverging is not None:
         data.diverging_epoch = diverging
     return Read(data, 0 if found is None else len(found), partition.traffic)
+
+
+def _read_for_follower(
+    follower: Follower,
+    key: PartitionKey,
+    partition: Partition,
+    wanted: FetchedPartition,
+    size_limit: int,
+    first: bool,
+    may_wait: bool,
+) -> Read:
+    """Read up to the end of the log, if the follower's has not parted from it."""
+    log = partition.log
+    diverging = _diverging_epoch(partition, wanted)
+    found = None
+    if diverging is None:
+        follower.note(key, partition, wanted)
+        found = log.read(wanted.fetch_offset, size_limit, log.log_end_offset, first, may_wait)
+    data = PartitionData(
+        partition_index=partition.topic_partition.partition,
+        error_code=ErrorCode.NONE,
+        high_watermark=log.high_watermark,
+        last_stable_offset=log.last_stable_offset,
+        log_start_offset=log.log_start_offset,
+        aborted_transactions=None,
+        records=b"" if found is None else found,
+    )
+    if diverging is not None:
+        data.diverging_epoch = diverging
+    return Read(data, 0 if found is None else len(found))
 
 
 def _replica_id(ctx: Context, request: FetchRequest) -> int:
@@ -395,7 +445,6 @@ def _response(sessions: FetchSessions, ctx: Context, plan: Fetch, reads: Reads) 
 
 def _send(read: Read, fetch_offset: int) -> None:
     """Put the bytes of a range in its place."""
-    # Followers are refused, so this is a consumer's.
     found = read.data.records
     if isinstance(found, FileRange):
         read.data.records = found.read()

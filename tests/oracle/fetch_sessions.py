@@ -147,6 +147,16 @@ class FetchSessions:
             raise _moved_on(fetch.session)
         return [key for key, changed in zip(read, told, strict=True) if changed or fetch.is_full]
 
+    def known_high_watermarks(self, fetch: Fetch) -> dict[PartitionKey, int]:
+        """Return what the client knows of the partitions by its session."""
+        if fetch.session is None:
+            return {}
+        known = self.cache.known_high_watermarks(*fetch.session)
+        return {
+            PartitionKey(topic.decode(), uuid.UUID(bytes=topic_id), index): high_watermark
+            for (topic, topic_id, index), high_watermark in known.items()
+        }
+
     def _partitions(self, session: FetchSession) -> Partitions:
         found = self.cache.partitions(*session)
         if found is None:
