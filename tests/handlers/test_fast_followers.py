@@ -310,6 +310,21 @@ def test_time_of_a_fetch_is_when_its_request_came(follower_of: Running, plane: P
         assert known.caught_up_ms == known.fetched_ms
 
 
+def test_time_that_python_takes_is_not_the_followers(tmp_path: Path) -> None:
+    """Otherwise a slow leader would take its followers for late (KAFKA-8733)."""
+    one = Follows(tmp_path, Plane.FAST)
+    callouts = sum(one.callouts.values())
+    with one.python_busy():
+        one.send(follow((one.topic, 0, 0), last_epoch=0), 12)
+        eventually(lambda: sum(one.callouts.values()) > callouts, "Python is to note it")
+        came_ms = SystemClock().since_boot_ms()
+        eventually(lambda: SystemClock().since_boot_ms() > came_ms + 1, "time has passed")
+    assert one.receive()
+    known, _ = followers_of(one.partition.log.native)
+    assert (known.position, known.fetched_ms <= came_ms) == (0, True)
+    one.stop()
+
+
 # -- waiting
 
 
