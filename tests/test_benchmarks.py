@@ -44,6 +44,7 @@ PARTS_OF = {
     "fetch_request": "reactor",
     "fetch_turn": "reactor",
     "files": "partition_log",
+    "follower_append": "partition_log",
     "followers": "partition_log",
     "frames": "reactor",
     "gather": "reactor",

@@ -1,10 +1,10 @@
 # Appends to a partition: the look at its producer, the write and what becomes known by it, as one critical section.
-from libc.stdint cimport int64_t, uint8_t
+from libc.stdint cimport int16_t, int64_t, uint8_t
 
 from plog._native.txn_guards cimport Writer
 from plog._native.part_list cimport PartList
 from plog._native.partition cimport AppendPlace, EndingTransaction, Partition
-from plog._native.producers cimport Producer
+from plog._native.producers cimport Producer, ProducerBatch
 
 cdef enum AppendStatus:
     APPEND_DONE = 0
@@ -23,6 +23,15 @@ ctypedef struct AppendResult:
     int64_t log_start_offset
     int error                    # errno of WRITE_FAILED and NOT_WRITABLE
     AppendPlace place            # where acks=all finds the batch again
+
+# A batch that is to be appended.
+ctypedef struct Added:
+    int64_t size
+    int16_t attributes
+    int64_t producer_id          # negative: it has none
+    int16_t producer_epoch
+    Producer* producer           # the partition's entry of it, or NULL
+    ProducerBatch remembered     # with its offsets and its timestamp
 
 # One validated batch, restamped in place. `decided`: NULL, or the entry that Python wants the producer to have before
 # this batch; its version says which state that decision was made upon. `writer`: who may have leave to begin a
@@ -60,6 +69,12 @@ cdef bint group_open(AppendGroup* group, Partition* partition, GroupOpening how)
 cdef void group_add(
     AppendGroup* group, uint8_t* data, int64_t size, int64_t now_ms, const Producer* decided,
     const Writer* writer, AppendResult* out) noexcept nogil
+# Read the header of a whole batch that gets, or has, a base offset.
+cdef void added_read(const uint8_t* data, int64_t base_offset, Added* added) noexcept nogil
+# Take a batch in as it is. False: there is no room or no memory, or a roll comes first; nothing has changed then.
+cdef bint group_take(
+    AppendGroup* group, const uint8_t* data, const Added* added, int64_t now_ms, const Producer* decided,
+    AppendResult* out) noexcept nogil
 # 0, or the errno that is then in `error`, with all of it undone. After a call that took longer than `patience_us` what
 # is not written yet is undone: `end_offset` tells.
 cdef int group_write(AppendGroup* group, int64_t patience_us) noexcept nogil

@@ -48,16 +48,6 @@ ctypedef struct ProducerUndo:
     bint made                    # it was not there
 
 
-# A batch that is to be taken in.
-ctypedef struct Added:
-    int64_t size
-    int16_t attributes
-    int64_t producer_id          # -1: it has none
-    int16_t producer_epoch
-    Producer* producer           # as the partition knows it; NULL: it does not
-    ProducerBatch remembered     # with its offsets and its timestamp
-
-
 cdef inline SegmentBatch* batch_of(const AppendGroup* group, int64_t number) noexcept nogil:
     return &(<SegmentBatch*>group.batches.items)[number]
 
@@ -164,10 +154,10 @@ cdef inline bint is_one_batch(const uint8_t* data, int64_t size) noexcept nogil:
             and <int32_t>be32(data + AT_LAST_OFFSET_DELTA) >= 0)
 
 
-cdef void read_added(const AppendGroup* group, const uint8_t* data, int64_t size, Added* added) noexcept nogil:
+cdef void added_read(const uint8_t* data, int64_t base_offset, Added* added) noexcept nogil:
     cdef int32_t last_offset_delta = <int32_t>be32(data + AT_LAST_OFFSET_DELTA)
     cdef ProducerBatch* remembered = &added.remembered
-    added.size = size
+    added.size = <int64_t><int32_t>be32(data + AT_BATCH_LENGTH) + LOG_OVERHEAD_BYTES
     added.attributes = <int16_t>be16(data + AT_ATTRIBUTES)
     added.producer_id = <int64_t>be64(data + AT_PRODUCER_ID)
     added.producer_epoch = <int16_t>be16(data + AT_PRODUCER_EPOCH)
@@ -177,7 +167,7 @@ cdef void read_added(const AppendGroup* group, const uint8_t* data, int64_t size
     remembered.last_sequence = remembered.first_sequence if remembered.first_sequence < 0 else <int32_t>(
         (<int64_t>remembered.first_sequence + last_offset_delta) & 0x7FFFFFFF)
     remembered.offset_delta = last_offset_delta
-    remembered.last_offset = group.end_offset + last_offset_delta
+    remembered.last_offset = base_offset + last_offset_delta
     remembered.timestamp = <int64_t>be64(data + AT_MAX_TIMESTAMP)
 
 
@@ -263,11 +253,34 @@ cdef void count_in(AppendGroup* group, const Added* added) noexcept nogil:
     group.since_entry_bytes += added.size
 
 
+cdef bint group_take(
+        AppendGroup* group, const uint8_t* data, const Added* added, int64_t now_ms, const Producer* decided,
+        AppendResult* out) noexcept nogil:
+    cdef SegmentBatch* batch
+    if not find_room(group, added, now_ms, out):
+        return False
+    batch = take_in(group, added, decided)
+    if batch == NULL:
+        out.status = APPEND_WRITE_FAILED
+        out.error = ENOMEM
+        room_give_back(group.partition.room, added.size)
+        return False
+    batch.data = data
+    batch.size = added.size
+    batch.last_offset = added.remembered.last_offset
+    batch.max_timestamp = added.remembered.timestamp
+    out.status = APPEND_DONE
+    out.base_offset = added.remembered.last_offset - added.remembered.offset_delta
+    out.last_offset = added.remembered.last_offset
+    out.timestamp = added.remembered.timestamp
+    count_in(group, added)
+    return True
+
+
 cdef void group_add(
         AppendGroup* group, uint8_t* data, int64_t size, int64_t now_ms, const Producer* decided,
         const Writer* writer, AppendResult* out) noexcept nogil:
     cdef Partition* partition = group.partition
-    cdef SegmentBatch* batch
     cdef Added added
     begin_result(partition, out)
     if not is_one_batch(data, size):
@@ -277,29 +290,14 @@ cdef void group_add(
         out.status = APPEND_NOT_WRITABLE
         out.error = <int>load(&partition.offline_errno)
         return
-    read_added(group, data, size, &added)
+    added_read(data, group.end_offset, &added)
     if added.producer_id >= 0 and not producer_may_append(partition, &added, decided, writer, out):
         return
-    if not find_room(group, &added, now_ms, out):
-        return
-    batch = take_in(group, &added, decided)
-    if batch == NULL:
-        out.status = APPEND_WRITE_FAILED
-        out.error = ENOMEM
-        room_give_back(partition.room, size)
+    if not group_take(group, data, &added, now_ms, decided, out):
         return
     # Both lie before the CRC's range.
-    put_int64(data, group.end_offset)
+    put_int64(data, out.base_offset)
     put_int32(data + AT_LEADER_EPOCH, <int32_t>partition.leader_epoch)
-    batch.data = data
-    batch.size = size
-    batch.last_offset = added.remembered.last_offset
-    batch.max_timestamp = added.remembered.timestamp
-    out.status = APPEND_DONE
-    out.base_offset = group.end_offset
-    out.last_offset = added.remembered.last_offset
-    out.timestamp = added.remembered.timestamp
-    count_in(group, &added)
 
 
 # --- the group ------------------------------------------------------------------------------------

@@ -53,6 +53,7 @@ from plog.storage.filesystem import Filesystem
 from plog.storage.leader_epochs import EpochEnd, LeaderEpochs
 from plog.storage.log_faults import LogFaults
 from plog.storage.log_files import LogFiles
+from plog.storage.log_follower import Fetched, LogFollower
 from plog.storage.log_owner import LogOwner, report_nothing
 from plog.storage.log_segments import LogSegments, Rolled
 from plog.storage.log_transactions import DecideProducer, LogTransactions
@@ -60,7 +61,7 @@ from plog.storage.producer_state import SilentProducers
 from plog.storage.segment import SegmentNumbers
 from plog.storage.timestamp_search import TimestampedOffset
 from plog.storage.transaction_index import AbortedTransaction, AbortedTransactions
-from plog.types import NO_OFFSET, TopicPartition
+from plog.types import NO_OFFSET, Buffer, TopicPartition
 
 COMPACT, DELETE = "compact", "delete"
 """Values of `cleanup.policy`."""
@@ -141,6 +142,14 @@ class Log:
         self.transactions = LogTransactions(
             native, self._segments, self.faults, self._lock, self._append_unusual
         )
+        self._follower = LogFollower(
+            native,
+            self._segments,
+            self.transactions,
+            self.faults,
+            roll=self.roll,
+            allow_gaps=self._allow_gaps_durably,
+        )
         self._set_limits()
 
     def __repr__(self) -> str:
@@ -192,6 +201,12 @@ class Log:
         """Allow gaps below an offset, left by compaction."""
         self.gaps_legal_below = below
         self.native.set_gaps_legal_below(below)
+
+    def _allow_gaps_durably(self, below: int) -> None:
+        """Allow gaps below an offset, also after a crash. Needs the lock; raises OSError."""
+        if below > self.gaps_legal_below:
+            self._owner.allow_gaps(self, below)
+            self._allow_gaps(below)
 
     def update_settings(self, settings: TopicSettings) -> None:
         """Apply changed settings."""
@@ -257,6 +272,28 @@ class Log:
             )
         self._flush_if_due()
         return appended
+
+    def append_as_follower(self, batches: Buffer, *, leader_epoch: int, now_ms: int) -> int:
+        """Append whole batches from the leader as they are; return the log end offset.
+
+        If the check refuses a batch, no batch is appended. After another error, the batches before
+        the failed one stay.
+
+        Args:
+            leader_epoch: under which the batches were fetched.
+
+        Raises:
+            CorruptRecord: a batch is damaged, out of order, or of the wrong leader epoch; the text
+                says which batch.
+            FencedLeaderEpoch: the log has another leader epoch by now.
+            NotLeaderOrFollower: the log is not a follower's (any more).
+            KafkaStorageError: the disk is full or has failed, or the partition is offline.
+        """
+        with self._lock:
+            self._require_place()
+            self._follower.append(Fetched(memoryview(batches), leader_epoch, now_ms))
+        self._flush_if_due()
+        return self.native.log_end_offset
 
     def _flush_if_due(self) -> None:
         settings = self._settings
@@ -630,8 +667,7 @@ class Log:
                 end = self._segments.end_of(old)
                 if end is None:
                     return False
-                self._owner.allow_gaps(self, end)
-                self._allow_gaps(max(self.gaps_legal_below, end))
+                self._allow_gaps_durably(end)
                 return self._segments.replace(old, numbers, aborted, self._settings)
 
     # -- truncation (followers) --------------------------------------------------------------

@@ -96,8 +96,22 @@ class LogSegments:
         epochs in the batches past the recovery point. Replacing the file without a sync would be
         worse: a power cut could then lose the older epochs as well.
         """
-        epochs, before = self.epochs, self._epochs
-        if epochs == before:
+        self._extend_epochs(self.epochs)
+
+    def forget_empty_epochs(self) -> None:
+        """Forget durably the leader epochs that have no records yet.
+
+        This broker led in them. Needed before the log gets records of an older epoch, because
+        recovery keeps the newest epochs of the file.
+        """
+        self.set_epochs(self._epochs.truncate_from_end(self._native.log_end_offset))
+
+    def add_epoch(self, epoch: int, start_offset: int) -> None:
+        """Add the epoch of a fetched batch. As `keep_epochs`, it writes nothing yet."""
+        self._extend_epochs(self._epochs.assign(epoch, start_offset))
+
+    def _extend_epochs(self, epochs: LeaderEpochs) -> None:
+        if epochs == self._epochs:
             return
         self._epochs = epochs
         if self._unsynced_epochs_from is None:

@@ -15,16 +15,20 @@ from plog._native.batch import BatchHeader
 from plog._native.partition_guards import TxnGuard
 from plog._native.partition_log import Appended, FileRange, PartitionLog, ProducerEntry
 from plog._native.records import control_batch
-from plog.errors import NotLeaderOrFollower
+from plog.errors import CorruptRecord, NotLeaderOrFollower
 from plog.storage.log_faults import LogFaults
 from plog.storage.log_segments import LogSegments
+from plog.storage.producer_load import replay_control
 from plog.storage.producer_state import (
     Marker,
+    ProducerReplay,
     Verdict,
+    accept,
     check,
     decide,
     decide_marker,
     decide_own,
+    has_producer,
     is_in_transaction,
 )
 from plog.storage.transaction_index import AbortedTransaction
@@ -34,6 +38,9 @@ DecideProducer = Callable[[BatchHeader], ProducerEntry | None]
 """Says what an unusual batch makes of its producer, None to ask again; raises why it is refused."""
 
 AppendUnusual = Callable[[bytearray, int, DecideProducer], Appended]
+
+AppendFetched = Callable[[ProducerEntry | None], None]
+"""Appends a fetched batch to the entry of its producer; None: it has no effect on any."""
 
 
 class LogTransactions:
@@ -212,6 +219,36 @@ class LogTransactions:
                 with self._faults.judged():
                     self._segments.add_aborted(producer_id, first, appended.base_offset)
             return appended
+
+    # -- following ---------------------------------------------------------------------------
+
+    def append_fetched(self, header: BatchHeader, data: memoryview, append: AppendFetched) -> None:
+        """Append an unusual batch from the leader, which has checked it. Under the lock.
+
+        Raises:
+            CorruptRecord: a control batch without a control record.
+            KafkaStorageError: the disk is full or has failed.
+        """
+        known = self._native.producer(header.producer_id) if has_producer(header) else None
+        if not header.is_control:
+            append(accept(known, header) if has_producer(header) else None)
+            return
+        replay = ProducerReplay(() if known is None else (known,))
+        try:
+            completed = replay_control(replay, header, lambda: data)
+        except CorruptRecord as error:
+            raise CorruptRecord(f"batch at offset {header.base_offset}: {error}") from error
+        # A guard from a time when this broker led must not begin a transaction after the marker.
+        partition_guards.end(self._native, header.producer_id, header.producer_epoch)
+        decided = replay.entries.get(header.producer_id)
+        if completed is None or not completed.aborted:
+            append(decided)
+            return
+        producer_id, first = completed.producer_id, completed.first_offset
+        with self._segments.aborting(producer_id, first):
+            append(decided)
+            with self._faults.judged():
+                self._segments.add_aborted(producer_id, first, header.last_offset)
 
     # -- reading -----------------------------------------------------------------------------
 

@@ -7,7 +7,8 @@ snapshot does not keep. Never changes the log; removes snapshots that are damage
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,7 +19,12 @@ from plog.errors import CorruptRecord
 from plog.storage.filesystem import Filesystem
 from plog.storage.index_files import position_at, position_below
 from plog.storage.producer_snapshot import decode_snapshot, encode_snapshot
-from plog.storage.producer_state import Marker, ProducerReplay, WindowRefill
+from plog.storage.producer_state import (
+    CompletedTransaction,
+    Marker,
+    ProducerReplay,
+    WindowRefill,
+)
 from plog.storage.segment import SegmentNumbers
 from plog.storage.segment_files import (
     LOG,
@@ -106,6 +112,21 @@ def read_marker(batch: bytes | memoryview) -> Marker | None:
     )
 
 
+def replay_control(
+    replay: ProducerReplay, header: BatchHeader, read: Callable[[], bytes | memoryview]
+) -> CompletedTransaction | None:
+    """Apply a control batch; return the transaction that it ended, if any.
+
+    Raises:
+        CorruptRecord: as `read_marker`.
+    """
+    if not header.records_count:
+        replay.on_emptied_marker(header)
+        return None
+    marker = read_marker(read())
+    return None if marker is None else replay.on_marker(header, marker)
+
+
 def load_producers(
     fs: Filesystem,
     directory: Path,
@@ -143,13 +164,8 @@ def load_producers(
         if not header.is_control:
             replay.on_batch(header)
             continue
-        if not header.records_count:
-            replay.on_emptied_marker(header)
-            continue
-        marker = read_marker(fs.pread(fd, header.size_bytes, position))
-        if marker is None:
-            continue
-        completed = replay.on_marker(header, marker)
+        read = partial(fs.pread, fd, header.size_bytes, position)
+        completed = replay_control(replay, header, read)
         if completed is not None and completed.aborted:
             unstable = replay.first_unstable_offset()
             aborted.append(

@@ -265,15 +265,21 @@ def sequenced(header: BatchHeader) -> SequencedBatch:
     )
 
 
-def apply(entry: ProducerEntry | None, header: BatchHeader) -> ProducerEntry:
-    """Return the entry after a data batch of the log, without a check.
+def accept(entry: ProducerEntry | None, header: BatchHeader) -> ProducerEntry:
+    """Return the entry to which a data batch of the log is added, without a check.
 
     For followers and for rebuilding the state: the leader has checked the batch.
     """
     if entry is None:
-        entry = _fresh(header.producer_id, header.producer_epoch, batches=())
-    elif header.producer_epoch != entry.producer_epoch:
-        entry = entry._replace(producer_epoch=header.producer_epoch, batches=())
+        return _fresh(header.producer_id, header.producer_epoch, batches=())
+    if header.producer_epoch != entry.producer_epoch:
+        return entry._replace(producer_epoch=header.producer_epoch, batches=())
+    return entry
+
+
+def apply(entry: ProducerEntry | None, header: BatchHeader) -> ProducerEntry:
+    """Return the entry after a data batch of the log."""
+    entry = accept(entry, header)
     batches = (*entry.batches, sequenced(header))[-BATCHES_REMEMBERED:]
     entry = entry._replace(batches=batches, last_timestamp=header.max_timestamp)
     if header.is_transactional and entry.current_txn_first_offset == NO_OFFSET:
