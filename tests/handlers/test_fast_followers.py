@@ -62,7 +62,13 @@ def lead(
     partition.make_leader(leadership, partition.log)
     are_counted = dict.fromkeys(counted, True) | dict.fromkeys(others, False)
     now_ms = SystemClock().since_boot_ms()
-    set_followers(partition.log.native, are_counted, least_in_sync=1, now_ms=now_ms)
+    set_followers(
+        partition.log.native,
+        are_counted,
+        leader_epoch=partition.leadership.leader_epoch,
+        least_in_sync=1,
+        now_ms=now_ms,
+    )
     return partition
 
 
