@@ -143,13 +143,6 @@ def cuts_once_in_a_leader_epoch(process: Process) -> None:
     replicas_of(process).decide = decide
 
 
-def takes_answers_of_other_epochs(process: Process) -> None:
-    def decide(replica: Replica, asked: Asked, answer: Answer) -> Decision:
-        return decisions.decide(replica, decisions.ask(replica), answer)
-
-    replicas_of(process).decide = decide
-
-
 def believes_the_high_watermark_before_it_cuts(process: Process) -> None:
     replicas = replicas_of(process)
     take_one = replicas._take_one
@@ -174,7 +167,6 @@ MUTANTS = [
     answers_waits_of_earlier_leads,
     cuts_to_its_high_watermark,
     cuts_once_in_a_leader_epoch,
-    pytest.param(takes_answers_of_other_epochs, marks=pytest.mark.long),
     believes_the_high_watermark_before_it_cuts,
 ]
 
