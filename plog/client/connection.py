@@ -8,6 +8,7 @@ One thread uses a connection at a time; only `interrupt` may come from another.
 from __future__ import annotations
 
 import contextlib
+import logging
 import select
 import socket
 import struct
@@ -33,6 +34,8 @@ from plog.protocol.schema import Struct
 from plog.types import Buffer
 
 R = TypeVar("R", bound=Struct)
+
+log = logging.getLogger(__name__)
 
 MAX_RESPONSE_BYTES = 1 << 30
 """A response that claims to be larger is not Kafka's protocol."""
@@ -64,6 +67,8 @@ of version 1: brokers send AddPartitionsToTxn 4 to each other, and later version
 requests are for producers of version 2 (KIP-890).
 """
 CONNECT_TIMEOUT_MS = 10_000
+SAY_AFTER_MS = 5_000
+"""How long a response may take before a warning names the broker that it is due from."""
 
 _SIZE = struct.Struct(">i")
 _ERROR_CODE = struct.Struct(">h")
@@ -106,9 +111,8 @@ class Connection:
         host: a name or an address; IPv6 without brackets.
         client_id: what the broker's logs call this client.
         timeout_ms: how long each response may take, from the request on.
-        connect_timeout_ms: how long opening the connection may take.
-        negotiation_timeout_ms: how long the response to ApiVersions may take; by default, and at
-            most, `timeout_ms`.
+        setup_timeout_ms: how long the response to ApiVersions may take; by default, and at most,
+            `timeout_ms`. Opening the connection may take as long, CONNECT_TIMEOUT_MS at most.
         opened: called with the connection once its socket is connected, before the negotiation:
             from then on another thread may `interrupt` it.
 
@@ -125,18 +129,17 @@ class Connection:
         *,
         client_id: str = "plog",
         timeout_ms: int = 30_000,
-        connect_timeout_ms: int = CONNECT_TIMEOUT_MS,
-        negotiation_timeout_ms: int | None = None,
+        setup_timeout_ms: int | None = None,
         opened: Callable[[Connection], None] | None = None,
     ) -> None:
         self.peer = address_of(host, port)
         self._client_id = client_id
-        self._timeout_s = min(negotiation_timeout_ms or timeout_ms, timeout_ms) / 1000
+        self._timeout_s = min(setup_timeout_ms or timeout_ms, timeout_ms) / 1000
         self._correlation_id = 0
         self._pending: deque[_Pending] = deque()
         self._memory = AnswerMemory()
         self._ranges: dict[int, tuple[int, int]] = {}
-        wait_s = min(connect_timeout_ms, timeout_ms) / 1000
+        wait_s = min(self._timeout_s, CONNECT_TIMEOUT_MS / 1000)
         try:
             self._socket = socket.create_connection((host, port), wait_s)
         except (OSError, UnicodeError) as fault:  # UnicodeError: a name that no host can have
@@ -198,9 +201,10 @@ class Connection:
     def timed_out(self) -> RequestTimedOut:
         """Return the error for the oldest request in flight, after its deadline."""
         asked = self._pending[0]
+        waited_s = asked.deadline - asked.sent_at
         return RequestTimedOut(
             f"{self.peer} did not answer {_name(asked.request)}"
-            f" within {asked.deadline - asked.sent_at:g} s"
+            f" within {round(waited_s, 1) if waited_s >= 1 else round(waited_s, 3):g} s"
         )
 
     @property
@@ -241,13 +245,20 @@ class Connection:
         return True
 
     def call(
-        self, request: Struct, response: type[R], *, version: int | None = None, wait_ms: int = 0
+        self,
+        request: Struct,
+        response: type[R],
+        *,
+        version: int | None = None,
+        wait_ms: int = 0,
+        timeout_ms: int | None = None,
     ) -> R:
         """Send a request and wait for its response; no other may be in flight."""
         if self._pending:
             raise ValueError(f"{len(self._pending)} responses have not been read yet")
-        self.send(request, response, version=version, wait_ms=wait_ms)
+        self.send(request, response, version=version, wait_ms=wait_ms, timeout_ms=timeout_ms)
         try:
+            self._await_answer()
             return self.receive(response)
         except BaseException:
             # By Ctrl-C, for example: the next call would read this response.
@@ -261,12 +272,15 @@ class Connection:
         *,
         version: int | None = None,
         wait_ms: int = 0,
+        timeout_ms: int | None = None,
     ) -> None:
         """Send a request; `receive` reads its response, unless `response` is None (acks=0).
 
         Args:
             wait_ms: how long the request asks the broker to wait before it answers; added to the
-                connection's `timeout_ms`.
+                timeout.
+            timeout_ms: how long the response may take; by default, and at most, the connection's
+                `timeout_ms`.
 
         Raises:
             UnsupportedVersion, MalformedBytes: the request cannot be encoded; nothing was sent.
@@ -281,7 +295,10 @@ class Connection:
         body = codec.encode(request, spoken)
         self._correlation_id = header_id
         sent_at = time.monotonic()
-        deadline = sent_at + self._timeout_s + wait_ms / 1000
+        timeout_s = self._timeout_s
+        if timeout_ms is not None:
+            timeout_s = min(timeout_ms / 1000, timeout_s)
+        deadline = sent_at + timeout_s + wait_ms / 1000
         self._write(
             b"".join((_SIZE.pack(len(header) + len(body)), header, body)),
             deadline,
@@ -314,6 +331,13 @@ class Connection:
         except InvalidRequest as fault:
             raise self._lost(f"malformed {response.__name__}: {fault}") from fault
         return answer
+
+    def _await_answer(self) -> None:
+        """Wait for the response to the only request; name the broker if it takes long."""
+        asked = self._pending[0]
+        left_ms = (asked.deadline - time.monotonic()) * 1000
+        if left_ms > SAY_AFTER_MS and not self.ready(SAY_AFTER_MS):
+            log.warning("waiting for %s to answer %s", self.peer, _name(asked.request))
 
     def _answer(self) -> tuple[_Pending, memoryview, int]:
         """Read the next frame; return its request, the frame and the position of its body."""
@@ -348,6 +372,7 @@ class Connection:
 
     def _ask_versions(self, version: int) -> ApiVersionsResponse:
         self.send(introduction(), ApiVersionsResponse, version=version)
+        self._await_answer()
         asked, frame, pos = self._answer()
         # A broker that does not know our version answers in version 0 (KIP-511). Its error code
         # says so, which is at the same place in every version.

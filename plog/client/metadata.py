@@ -7,14 +7,18 @@ repeat a request.
 
 from __future__ import annotations
 
+import logging
+import math
 import random
+import time
 import uuid
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
 
 from plog.client.arguments import at_least
-from plog.client.connection import BrokerUnreachable, Connection, address_of
+from plog.client.connection import BrokerUnreachable, Connection, address_of, introduction
+from plog.client.retry_log import RetryLog
 from plog.errors import (
     ErrorCode,
     InvalidConfig,
@@ -27,6 +31,7 @@ from plog.errors import (
     code_name,
     error_for,
 )
+from plog.protocol.messages.api_versions import ApiVersionsResponse
 from plog.protocol.messages.metadata import (
     MetadataRequest,
     MetadataRequestTopic,
@@ -38,10 +43,12 @@ from plog.types import NO_EPOCH, ZERO_UUID, TopicPartition
 
 R = TypeVar("R", bound=Struct)
 
+log = logging.getLogger(__name__)
+
 DEFAULT_PORT = 9092
 HIGHEST_PORT = 65535
-CONTROLLER_TIMEOUT_MS = 10_000
-"""How long a controller may take until it accepts requests. Others may replace it."""
+SILENT_MS = 3_000
+"""How long a broker may take to answer ApiVersions while another one can be asked instead."""
 NOT_THERE = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.LEADER_NOT_AVAILABLE)
 """Errors for a topic that does not exist, or that is being created."""
 
@@ -152,6 +159,7 @@ class Cluster:
         """Topics that the last response refused, and why (an invalid name, no access)."""
         self.controller_id = -1
         self.cluster_id: str | None = None
+        self._silences = RetryLog(log)
         self._opening: Connection | None = None
         self._is_interrupted = False
 
@@ -221,19 +229,33 @@ class Cluster:
         return self._shared(*self._address_of(node_id))
 
     def ask_any(self, request: Struct, response: type[R]) -> R:
-        """Ask the brokers in turn; return the first response.
+        """Ask the brokers in turn, for request_timeout_ms altogether; return the first response.
+
+        While others are left, a broker has to answer ApiVersions soon. Then it gets all the time
+        that is left, as the request may change something.
 
         Raises:
-            NetworkException: no broker answers; the message names each with its reason.
+            NetworkException: no broker answers; the message names those that were asked.
         """
         faults: list[KafkaError] = []
-        for host, port in self._addresses():
+        addresses = list(self._addresses())
+        deadline = time.monotonic() + self.request_timeout_s
+        for left, (host, port) in zip(range(len(addresses), 0, -1), addresses, strict=True):
             try:
-                answer = self._shared(host, port).call(request, response)
+                share_ms = _share_ms(deadline, left)
+                if left > 1:
+                    connection = self._answering(host, port, within_ms=share_ms)
+                else:
+                    connection = self._shared(host, port, within_ms=share_ms)
+                answer = connection.call(request, response, timeout_ms=_share_ms(deadline, 1))
                 self._answered = host, port
                 return answer
             except (NetworkException, RequestTimedOut) as fault:
                 faults.append(fault)
+                if time.monotonic() >= deadline:
+                    break
+                if left > 1 and _is_silence(fault):
+                    self._silences.warn(fault, "asking another broker")
         # Sorted: the brokers are asked in random order, and equal warnings are logged once.
         text = "; ".join(sorted(set(map(str, faults))))
         if all(isinstance(fault, BrokerUnreachable) for fault in faults):
@@ -255,8 +277,8 @@ class Cluster:
         if len(self.nodes) == 1:
             return self.connection(self.controller_id)
         try:
-            return self._shared(
-                *self._address_of(self.controller_id), negotiation_timeout_ms=CONTROLLER_TIMEOUT_MS
+            return self._answering(
+                *self._address_of(self.controller_id), within_ms=self._timeout_ms
             )
         except (NetworkException, RequestTimedOut) as fault:
             raise ControllerUnreachable(
@@ -383,29 +405,43 @@ class Cluster:
         random.shuffle(others)
         yield from dict.fromkeys(connected + others)
 
-    def _shared(
-        self, host: str, port: int, *, negotiation_timeout_ms: int | None = None
-    ) -> Connection:
+    def _answering(self, host: str, port: int, *, within_ms: int) -> Connection:
+        """Return the shared connection to a broker that has just answered on it.
+
+        An open connection says nothing of a broker that is suspended, or of a host that is gone.
+
+        Args:
+            within_ms: how long it may take; at most SILENT_MS.
+
+        Raises:
+            NetworkException, RequestTimedOut: the broker does not answer.
+        """
+        within_ms = min(within_ms, SILENT_MS)
+        found = self._connections.get((host, port))
+        if found is None or not found.is_usable:
+            return self._shared(host, port, within_ms=within_ms)
+        found.call(introduction(), ApiVersionsResponse, timeout_ms=within_ms)
+        return found
+
+    def _shared(self, host: str, port: int, *, within_ms: int | None = None) -> Connection:
         found = self._connections.get((host, port))
         if found is not None and found.is_usable:
             return found
         if found is not None:
             found.close()
             del self._connections[host, port]
-        found = self._connect(host, port, negotiation_timeout_ms=negotiation_timeout_ms)
+        found = self._connect(host, port, within_ms=within_ms)
         self._connections[host, port] = found
         return found
 
-    def _connect(
-        self, host: str, port: int, *, negotiation_timeout_ms: int | None = None
-    ) -> Connection:
+    def _connect(self, host: str, port: int, *, within_ms: int | None = None) -> Connection:
         try:
             return Connection(
                 host,
                 port,
                 client_id=self._client_id,
                 timeout_ms=self._timeout_ms,
-                negotiation_timeout_ms=negotiation_timeout_ms,
+                setup_timeout_ms=within_ms,
                 opened=self._opened,
             )
         finally:
@@ -416,6 +452,16 @@ class Cluster:
         self._opening = connection
         if self._is_interrupted:
             raise NetworkException(f"connection to {connection.peer}: interrupted")
+
+
+def _share_ms(deadline: float, count: int) -> int:
+    """Return an equal share of the time until a deadline (time.monotonic()); at least 1 ms."""
+    return max(math.ceil((deadline - time.monotonic()) * 1000) // count, 1)
+
+
+def _is_silence(fault: KafkaError) -> bool:
+    """Return whether a broker took all its time, rather than refused the connection at once."""
+    return isinstance(fault, RequestTimedOut) or isinstance(fault.__cause__, TimeoutError)
 
 
 def cluster_of(

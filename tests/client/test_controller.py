@@ -98,7 +98,7 @@ def test_request_goes_to_the_next_controller(
 def test_controller_that_is_suspended_is_replaced_within_the_request(
     broker: LiveBroker, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    monkeypatch.setattr(metadata, "CONTROLLER_TIMEOUT_MS", SHORT_MS)
+    monkeypatch.setattr(metadata, "SILENT_MS", SHORT_MS)
     broker.controllers = [DEAD, LIVE]
     with FakeBroker() as suspended:
         suspended.answers[ApiKey.API_VERSIONS] = lambda *_: SILENCE
