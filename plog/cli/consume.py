@@ -74,7 +74,8 @@ A line feed follows each record, unless TEMPLATE ends with \n or \0.
     "--exit-at-end",
     is_flag=True,
     help="Exit at the end instead of waiting for new records, as --until latest. Exit status 1"
-    " means that a partition was not read: it has no leader, or its leader does not answer.",
+    " means that a partition was not read: it has no leader, or its leader does not answer, or"
+    " the coordinator of the group does not.",
 )
 @click.option(
     "--json",

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from plog.cli.output import say, warn_of_leaderless
+from plog.cli.output import names_text, say, warn_of_leaderless
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -50,6 +50,12 @@ class FollowedTopics:
                 raise click.BadParameter(
                     f"{pattern!r} is not a regular expression: {fault}", param_hint="--pattern"
                 ) from fault
+
+    def __str__(self) -> str:
+        """Return the topics as messages name them."""
+        if self.pattern is not None:
+            return f"topics that match {self.pattern.pattern!r}"
+        return names_text(self.names, "topic")
 
     def require(self, cluster: Cluster, partitions: tuple[int, ...], *, waits: bool) -> list[str]:
         """Return the topics that exist; warn of partitions without a leader.

@@ -1,7 +1,8 @@
 """Where `plog consume` starts and ends in each partition, if it does not wait for new records.
 
 Owns which partitions still lack these offsets because their leader does not answer, how long it is
-asked, and the error that names them. The caller reads the other partitions meanwhile.
+asked, and the error that names them. The caller reads the other partitions meanwhile. Owns also how
+long the coordinator of a group may be away.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from plog.types import TopicPartition
 
 ANSWER_S = 30.0
-"""How long a leader may take to answer, such as a broker that restarts."""
+"""How long a leader or a coordinator may take to answer, such as a broker that restarts."""
 LOOK_S = 0.5
 """Interval of questions."""
 NO_LEADER = -1
@@ -125,3 +126,29 @@ class ReadBounds:
                 names += f" ({self._faults.get(some[0], 'no answer')})"
             groups.append((f"{counted(len(some), 'partition')} {whose}", names, len(some) > 1))
         return groups
+
+
+class CoordinatorBound:
+    """The time in which a group's coordinator has to answer.
+
+    Args:
+        wanted: the topics, as the error names them.
+    """
+
+    def __init__(self, group: str, wanted: str) -> None:
+        self._group, self._wanted = group, wanted
+        self._answered = time.monotonic()
+
+    def check(self, *, is_there: bool) -> None:
+        """Fail if the coordinator has been away for ANSWER_S.
+
+        Raises:
+            click.ClickException: the message names the group and what it wanted.
+        """
+        now = time.monotonic()
+        if is_there:
+            self._answered = now
+        elif now - self._answered >= ANSWER_S:
+            raise click.ClickException(
+                f"{self._wanted}: not read, as group {self._group!r} has no coordinator"
+            )

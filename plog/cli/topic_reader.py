@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from plog.cli.followed_topics import FollowedTopics, NewPartitions, led
 from plog.cli.offset_places import LATEST, STARTS, LateStarts
-from plog.cli.read_bounds import ReadBounds
+from plog.cli.read_bounds import CoordinatorBound, ReadBounds
 from plog.cli.record_formats import Format
 
 if TYPE_CHECKING:
@@ -195,6 +195,7 @@ def read_in_group(
             bounds.wait_for(readable)
 
         listener = Listener(on_assigned=look_at_ends) if exit_at_end else None
+        coordinator = CoordinatorBound(group, str(topics))
         consumer.subscribe(topics.pattern or topics.names, listener)
         while not printer.is_done:
             # Commit only printed records; the next run of the group prints the others.
@@ -208,6 +209,7 @@ def read_in_group(
             if not exit_at_end:
                 continue
             assigned = consumer.assignment()
+            coordinator.check(is_there=bool(assigned) or consumer.has_coordinator)
             bounds.keep(assigned)
             ends.update({at: end for at, (end,) in bounds.look_now_and_then().items()})
             readable = [at for at in assigned if at in ends]

@@ -232,6 +232,15 @@ class GroupConsumer:
         """Return the partitions of this member."""
         return self.reader.assignment()
 
+    @property
+    def has_coordinator(self) -> bool:
+        """Whether the group has taken this member in, or has it wait for the other members.
+
+        Before that, and without its committed offsets, `poll` tries again.
+        """
+        state = self._membership.state
+        return self._has_entered if state is State.INSIDE else state is not State.OUTSIDE
+
     def partitions_for(self, topic: str) -> Partitions:
         """Return all partitions of a topic. Raises as `Consumer.partitions_for`."""
         return self.reader.partitions_for(topic)

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
+import threading
 import time
 
 import pytest
 
 from plog.client.group_admin import GroupAdmin
+from plog.errors import ErrorCode
+from plog.protocol.api_keys import ApiKey
+from tests.client.fake_broker import GroupBroker
 
 from .conftest import TIMEOUT_S, as_shells_tell, command_line, environment
 
@@ -76,3 +81,25 @@ def test_two_share_and_leave_when_interrupted(call, filled, broker):
             found += map(int, out.split())
         assert sorted(found) == list(range(20))
         assert admin.describe(filled).state == "Empty"
+
+
+NO_COORDINATOR = ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+
+@pytest.mark.parametrize("api", [ApiKey.FIND_COORDINATOR, ApiKey.OFFSET_FETCH])
+def test_group_without_a_coordinator_is_not_awaited_for_ever(call, monkeypatch, api):
+    """It may go away at once, or between the assignment and the committed offsets."""
+    monkeypatch.setattr("plog.cli.read_bounds.ANSWER_S", 1.0)
+    with GroupBroker() as fake:
+        refuse = fake._find if api == ApiKey.FIND_COORDINATOR else fake._committed
+        fake.answers[api] = lambda request, _: refuse(request, NO_COORDINATOR)
+        hangs = threading.Timer(TIMEOUT_S, os.kill, (os.getpid(), signal.SIGTERM))
+        hangs.start()
+        try:
+            where = ("-b", fake.bootstrap, "--group", "g", "--exit-at-end")
+            done = call("consume", "t", *where, status=1)
+        finally:
+            hangs.cancel()
+    assert done.stdout == b""
+    last = done.stderr.decode().splitlines()[-1]
+    assert last == "plog: topic t: not read, as group 'g' has no coordinator"

@@ -220,6 +220,7 @@ CONSUMERS = {
     "GroupConsumer.commit": Call(lambda one: one.commit({TP: 0})),
     "GroupConsumer.committed": Call(lambda one: one.committed([TP])),
     "GroupConsumer.end_offsets": Call(lambda one: one.end_offsets([TP])),
+    "GroupConsumer.has_coordinator": local(lambda one: one.has_coordinator),
     "GroupConsumer.group_metadata": local(lambda one: one.group_metadata),
     "GroupConsumer.offsets_for_times": Call(lambda one: one.offsets_for_times({TP: 0})),
     "GroupConsumer.partitions_for": Call(lambda one: one.partitions_for("other")),
