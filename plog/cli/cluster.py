@@ -50,8 +50,9 @@ def command(bootstrap: str, as_json: bool, show_apis: bool) -> None:
 
     A partition without a leader is offline: clients cannot write or read it. Nor can they if the
     leader is unreachable, as one that was just killed: the controller does not know it yet. An
-    under-replicated partition has replicas that are not in sync. A line names brokers with few
-    partitions, as one that has just joined. Exit status 1 means that a broker did not answer.
+    under-replicated partition has replicas that are not in sync. A line names each broker that has
+    replicas but is not in the cluster at present, and brokers with few partitions, as one that has
+    just joined. Exit status 1 means that a broker did not answer.
     """
     from plog.client.cluster_admin import ClusterAdmin
 
@@ -87,6 +88,9 @@ def _json(cluster: ClusterOverview) -> dict[str, Any]:
                 "partitions": cluster.replicas_on(broker.node.node_id),
             }
             for broker in cluster.brokers
+        ],
+        "away": [
+            {"broker": broker_id, "partitions": count} for broker_id, count in cluster.away.items()
         ],
         "features": [
             {
@@ -158,6 +162,8 @@ def _print(cluster: ClusterOverview, *, show_apis: bool) -> None:
         f" {counted(figures['partitions'], 'partition')}:"
         f" {len(cluster.offline)} offline, {len(cluster.under_replicated)} under-replicated"
     )
+    for broker_id, count in cluster.away.items():
+        say(f"Broker {broker_id} is away: {counted(count, 'partition')}")
     for name, partitions in (
         ("Offline", cluster.offline),
         ("Leader unreachable", cluster.leader_unreachable),

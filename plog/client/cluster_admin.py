@@ -77,6 +77,18 @@ class ClusterOverview(NamedTuple):
         )
 
     @property
+    def away(self) -> dict[int, int]:
+        """The number of partitions of each broker that has replicas and is not registered."""
+        registered = {one.node.node_id for one in self.brokers}
+        placed = {
+            broker_id
+            for topic in self.topics
+            for part in topic.partitions.values()
+            for broker_id in part.replicas
+        }
+        return {one: self.replicas_on(one) for one in sorted(placed - registered)}
+
+    @property
     def sparse_brokers(self) -> dict[int, int]:
         """The number of partitions of each broker that has less than a quarter of the average.
 

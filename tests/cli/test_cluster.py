@@ -154,6 +154,21 @@ def test_partitions_of_a_broker_that_does_not_answer_are_named(call):
         assert "Leader unreachable" not in text
 
 
+def test_brokers_that_are_away_are_named_with_their_partitions(call):
+    """Their sessions are over: the cluster lists them no more."""
+    with Pair({}, [(3,), (1,), (3, 4), (2,)]) as fake:
+        done = call("cluster", "-b", fake.bootstrap, "--json", status=1)
+        assert json.loads(done.stdout)["away"] == [
+            {"broker": 3, "partitions": 2},
+            {"broker": 4, "partitions": 1},
+        ]
+        lines = call("cluster", "-b", fake.bootstrap, status=1).stdout.decode().splitlines()
+        away = [one for one in lines if "away" in one]
+        assert away == ["Broker 3 is away: 2 partitions", "Broker 4 is away: 1 partition"]
+    with Pair({}, [(1, 2)]) as fake:
+        assert b"away" not in call("cluster", "-b", fake.bootstrap, status=1).stdout
+
+
 PLOG_CONFIGS = {"flush.before.ack": "true"}
 
 
