@@ -10,6 +10,7 @@ from plog.cli.output import (
     bootstrap_option,
     distinct,
     json_option,
+    names_text,
     print_columns,
     print_json,
     print_rows,
@@ -52,7 +53,8 @@ def command(bootstrap: str, as_json: bool, show_apis: bool) -> None:
     leader is unreachable, as one that was just killed: the controller does not know it yet. An
     under-replicated partition has replicas that are not in sync. A line names each broker that has
     replicas but is not in the cluster at present, and brokers with few partitions, as one that has
-    just joined. Exit status 1 means that a broker did not answer.
+    just joined. Another line names the brokers that get no answer from ZooKeeper. Exit status 1
+    means that a broker did not answer.
     """
     from plog.client.cluster_admin import ClusterAdmin
 
@@ -82,6 +84,7 @@ def _json(cluster: ClusterOverview) -> dict[str, Any]:
         "cluster_id": cluster.cluster_id,
         "controller": cluster.controller_id if cluster.controller_id >= 0 else None,
         "coordination": cluster.coordination,
+        "without_zookeeper": cluster.without_zookeeper,
         "brokers": [
             {
                 **_broker_json(broker),
@@ -141,6 +144,11 @@ def _print(cluster: ClusterOverview, *, show_apis: bool) -> None:
         f"Cluster {cluster.cluster_id}: controller {controller}, coordination"
         f" {cluster.coordination or 'unknown'}"
     )
+    if cluster.without_zookeeper:
+        say(
+            f"ZooKeeper does not answer {names_text(cluster.without_zookeeper, 'broker')}:"
+            " topics and settings cannot be changed"
+        )
     rows = [
         [
             broker.node.node_id,

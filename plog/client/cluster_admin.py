@@ -1,18 +1,20 @@
 """A cluster at a glance: its brokers with their versions and listeners, and partitions in trouble.
 
-Owns the choice of requests: Metadata once, and ApiVersions and DescribeConfigs of each broker. An
-error of one broker does not hide the others.
+Owns the choice of requests: Metadata once, ApiVersions and DescribeConfigs of each broker, and a
+question that ZooKeeper has to answer. An error of one broker does not hide the others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from typing import NamedTuple
 
 from plog.client.admin import BROKER, Admin, FeatureLevels
 from plog.client.administration import Administration
 from plog.client.metadata import Node, PartitionInfo, TopicInfo
-from plog.errors import KafkaError, NetworkException, RequestTimedOut
+from plog.errors import ErrorCode, KafkaError, NetworkException, RequestTimedOut
+from plog.protocol.messages.topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
 from plog.types import TopicPartition
 
 LISTENERS, ADVERTISED = "listeners", "advertised.listeners"
@@ -20,6 +22,16 @@ ZOOKEEPER, ROLES, PLOG_ONLY = "zookeeper.connect", "process.roles", "flush.befor
 """Keys that show how a broker is coordinated, and whether it is plog's."""
 PLOG, KAFKA = "plog", "Kafka"
 EMBEDDED, KRAFT = "embedded store", "KRaft"
+STORE_WAIT_MS = 3_000
+"""How long ZooKeeper may take to answer a broker."""
+STORE_QUESTION = CreateTopicsRequest(
+    topics=[
+        CreatableTopic(name=".", num_partitions=1, replication_factor=1, assignments=[], configs=[])
+    ],
+    timeout_ms=STORE_WAIT_MS,
+    validate_only=True,
+)
+"""Changes nothing: a broker refuses the name, once ZooKeeper has answered it."""
 
 
 class BrokerOverview(NamedTuple):
@@ -54,7 +66,12 @@ class BrokerOverview(NamedTuple):
 
 
 class ClusterOverview(NamedTuple):
-    """A cluster, as its brokers describe it; `features_fault` says why `features` is empty."""
+    """A cluster, as its brokers describe it.
+
+    Attributes:
+        features_fault: why `features` is empty.
+        without_zookeeper: the brokers that get no answer from ZooKeeper.
+    """
 
     cluster_id: str | None
     controller_id: int
@@ -62,6 +79,7 @@ class ClusterOverview(NamedTuple):
     topics: list[TopicInfo]
     features: list[FeatureLevels]
     features_fault: KafkaError | None
+    without_zookeeper: list[int]
 
     @property
     def coordination(self) -> str | None:
@@ -152,7 +170,26 @@ class ClusterAdmin(Administration):
             features = admin.features()
         except KafkaError as error:
             fault = error
-        return ClusterOverview(cluster_id, controller_id, brokers, topics, features, fault)
+        without = self._without_zookeeper(brokers)
+        return ClusterOverview(cluster_id, controller_id, brokers, topics, features, fault, without)
+
+    def _without_zookeeper(self, brokers: Iterable[BrokerOverview]) -> list[int]:
+        """Return the brokers of plog that get no answer from ZooKeeper; all are asked at once."""
+        asked = []
+        for one in brokers:
+            if one.software != PLOG or not one.configs.get(ZOOKEEPER):
+                continue
+            with suppress(KafkaError):
+                connection = self._cluster.connection(one.node.node_id)
+                connection.send(STORE_QUESTION, CreateTopicsResponse, wait_ms=STORE_WAIT_MS)
+                asked.append((one.node.node_id, connection))
+        without = []
+        for node_id, connection in asked:
+            with suppress(KafkaError):
+                results = connection.receive(CreateTopicsResponse).topics
+                if any(one.error_code == ErrorCode.REQUEST_TIMED_OUT for one in results):
+                    without.append(node_id)
+        return without
 
     def _broker(self, admin: Admin, node: Node) -> BrokerOverview:
         keys = [LISTENERS, ADVERTISED, ZOOKEEPER, ROLES, PLOG_ONLY]

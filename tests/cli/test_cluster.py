@@ -17,7 +17,12 @@ from plog.protocol.messages.configs import (
     DescribeConfigsResult,
 )
 from plog.protocol.messages.metadata import MetadataResponseBroker
-from plog.types import CANNOT_MOVE
+from plog.protocol.messages.topics import (
+    CreatableTopicResult,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+from plog.types import CANNOT_MOVE, ZERO_UUID
 from tests.client.fake_broker import SERVED, FakeBroker
 from tests.servers import free_port
 
@@ -167,6 +172,27 @@ def test_brokers_that_are_away_are_named_with_their_partitions(call):
         assert away == ["Broker 3 is away: 2 partitions", "Broker 4 is away: 1 partition"]
     with Pair({}, [(1, 2)]) as fake:
         assert b"away" not in call("cluster", "-b", fake.bootstrap, status=1).stdout
+
+
+@pytest.mark.parametrize("code", [ErrorCode.INVALID_TOPIC_EXCEPTION, ErrorCode.REQUEST_TIMED_OUT])
+def test_brokers_without_zookeeper_are_named(call, code):
+    with Pair({**PLOG_CONFIGS, "zookeeper.connect": "zk:2181"}, [(1,)]) as fake:
+        fake.served += (ApiKey.CREATE_TOPICS,)
+        fake.answers[ApiKey.CREATE_TOPICS] = lambda request, _: CreateTopicsResponse(
+            topics=[
+                CreatableTopicResult(name=one.name, topic_id=ZERO_UUID, error_code=code)
+                for one in request.topics
+            ]
+        )
+        done = call("cluster", "-b", fake.bootstrap, "--json", status=1)
+        without = json.loads(done.stdout)["without_zookeeper"]
+        text = call("cluster", "-b", fake.bootstrap, status=1).stdout.decode()
+        asked = [one for one in fake.requests if isinstance(one, CreateTopicsRequest)]
+    line = "\nZooKeeper does not answer broker 1: topics and settings cannot be changed\n"
+    is_lost = code == ErrorCode.REQUEST_TIMED_OUT
+    assert (without, line in text) == ([1] if is_lost else [], is_lost)
+    assert len(asked) == 2
+    assert all(one.validate_only for one in asked)
 
 
 PLOG_CONFIGS = {"flush.before.ack": "true"}

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from plog.client.cluster_admin import ClusterAdmin
 from plog.errors import ErrorCode
 from plog.handlers.configs import ResourceType
 from plog.protocol.messages.configs import DescribeConfigsRequest, DescribeConfigsResource
@@ -81,3 +82,13 @@ def test_broker_that_has_just_started_gives_producer_ids_out(
     assert wire.ask(request, 4).error_code == ErrorCode.NONE
     own_zookeeper.pause(1, goes_on=True)
     wire.close()
+
+
+def test_overview_names_the_brokers_without_zookeeper(
+    own_zookeeper: Ensemble, broker: BrokerProcess
+) -> None:
+    with ClusterAdmin(broker.bootstrap) as admin:
+        assert admin.overview().without_zookeeper == []
+        own_zookeeper.pause(1)
+        assert admin.overview().without_zookeeper == [0]
+        own_zookeeper.pause(1, goes_on=True)
