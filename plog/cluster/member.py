@@ -115,11 +115,11 @@ class Member:
 
     def stop(self) -> None:
         """End the thread. The registration goes with the session."""
-        for watch in self._watches:
-            watch.cancel()
         self._todo.put(None)
         if self._thread.is_alive():
-            self._thread.join()
+            self._thread.join()  # first: it may still watch the registration
+        for watch in self._watches:
+            watch.cancel()
 
     def _on_session(self, event: SessionEvent) -> None:
         match event:

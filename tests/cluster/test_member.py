@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from typing import cast
 
 import pytest
@@ -14,7 +15,16 @@ from plog.cluster.control_fence import ControlFence
 from plog.cluster.controller import Controller
 from plog.cluster.embedded_store import EmbeddedStore
 from plog.cluster.member import Member
-from plog.cluster.store import CreateOp, DeleteOp, Op, OpResult, Stat, Store, WriteRefused
+from plog.cluster.store import (
+    CreateOp,
+    DeleteOp,
+    Op,
+    OpResult,
+    Stat,
+    Store,
+    Watch,
+    WriteRefused,
+)
 from plog.cluster.znodes import BrokerNode, Endpoint
 from plog.errors import DuplicateBrokerRegistration
 from plog.runtime.clock import Clock, SystemClock
@@ -262,3 +272,34 @@ def test_member_goes_on_beside_a_broker_that_took_its_address(
     until(lambda: threaded.candidate.stands, "it is a member again")
     assert embedded.exists(PATH)
     assert not threaded.ends
+
+
+class CancelledWatch(Watch):
+    """A watch that says whether it was cancelled."""
+
+    def __init__(self) -> None:
+        self.is_cancelled = False
+
+    def cancel(self) -> None:
+        self.is_cancelled = True
+
+
+def test_watch_of_a_registration_ends_with_a_member_that_stops_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    scheduler = Scheduler(0)
+    admin = SimStore(SimZooKeeper(scheduler), "broker")
+    create_persistent_paths(admin)
+    joined = Joined(admin, SystemClock())
+    watch = CancelledWatch()
+    stopping = threading.Thread(target=joined.member.stop)
+
+    def watch_slowly(on_change: Callable[[], None]) -> Watch:
+        stopping.start()
+        until(lambda: not joined.member._todo.empty(), "stop waits for the thread")
+        return watch
+
+    monkeypatch.setattr(joined.member._registration, "watch", watch_slowly)
+    joined.member.start()
+    stopping.join()
+    assert watch.is_cancelled
