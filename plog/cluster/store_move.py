@@ -9,6 +9,7 @@ deletes the embedded store, and in the target only nodes that a move writes.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -96,19 +97,27 @@ def check_not_moving(store: Store) -> None:
         raise InconsistentLogDirs("plog move-store was interrupted: run it again first")
 
 
+def moved_fault(log_dirs: Sequence[Path]) -> tuple[str, str] | None:
+    """Return why a broker cannot start on its own store, and what to do; None if it can."""
+    for log_dir in log_dirs:
+        moved = log_dir / (FILE_NAME + MOVED_SUFFIX)
+        with suppress(OSError):  # the directory has failed; the others show it
+            if moved.exists():
+                return (
+                    f"the coordination store was moved to ZooKeeper ({moved} is what it was)",
+                    "set zookeeper.connect",
+                )
+    return None
+
+
 def check_not_moved(log_dirs: Sequence[Path]) -> None:
     """Check that a broker may start on its own store.
 
     Raises:
         InconsistentLogDirs: the store was moved to ZooKeeper, where it may have changed.
     """
-    for log_dir in log_dirs:
-        moved = log_dir / (FILE_NAME + MOVED_SUFFIX)
-        if moved.exists():
-            raise InconsistentLogDirs(
-                f"the coordination store was moved to ZooKeeper ({moved} is what it was): set"
-                " zookeeper.connect"
-            )
+    if (fault := moved_fault(log_dirs)) is not None:
+        raise InconsistentLogDirs(": ".join(fault))
 
 
 def nodes_to_move(source: Store) -> list[str]:

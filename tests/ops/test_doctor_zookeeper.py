@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import uuid
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from plog.cli.move_store import command as move_store
 from plog.cluster.zookeeper_store import ZooKeeperStore
 from plog.ops.doctor.examination import examine, examine_client
 from plog.ops.doctor.findings import Finding, Verdict
@@ -101,6 +104,23 @@ def test_missing_zookeeper_connect_is_found(stopped: BrokerProcess, connect: str
     (fault,) = [one for one in examine(str(path)) if one.verdict is Verdict.FAILURE]
     assert fault.text.endswith("cluster on ZooKeeper, but zookeeper.connect is not set")
     assert fault.advice.startswith(f"set zookeeper.connect={connect}.")
+
+
+def test_store_that_was_moved_is_found_as_a_start_finds_it(
+    zookeeper: ZooKeeper, tmp_path: Path
+) -> None:
+    alone = BrokerProcess(tmp_path, overrides={"broker.id": 7})
+    with alone:
+        pass
+    target = f"{zookeeper.bootstrap}/{uuid.uuid4()}"
+    options = ["--zookeeper", target, "--execute", "--yes", properties_of(alone)]
+    assert CliRunner().invoke(move_store, options).exit_code == 0
+    (fault,) = [one for one in examine(properties_of(alone)) if one.verdict is Verdict.FAILURE]
+    assert fault.what == "zookeeper"
+    with pytest.raises(AssertionError, match=re.escape(f"{fault.text}: {fault.advice}")):
+        alone.start()
+    alone.kill()
+    assert failures(examine(properties_of(alone, zookeeper_connect=target))) == []
 
 
 def test_another_cluster_is_found(

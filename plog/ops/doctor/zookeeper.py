@@ -15,7 +15,7 @@ from plog.cluster.broker_registration import read_cluster_id
 from plog.cluster.shared_store_mark import marked_fault
 from plog.cluster.store import BadVersion, NoNode, SessionLost, Store, StoreError, Unreachable
 from plog.cluster.store_copy import FILE_NAME
-from plog.cluster.store_move import MARK
+from plog.cluster.store_move import MARK, moved_fault
 from plog.cluster.zookeeper_client import Access
 from plog.cluster.zookeeper_store import ZooKeeperStore
 from plog.ops.doctor.findings import Finding, Findings, Verdict
@@ -43,7 +43,9 @@ def examine_zookeeper(
     """Check the coordination of a broker; of one that runs alone, only that it may."""
     connect = settings.zookeeper_connect
     if connect is None:
-        if (fault := marked_fault(Filesystem(), log_dirs)) is not None:
+        # A start refuses for the first one, in this order.
+        fault = marked_fault(Filesystem(), log_dirs) or moved_fault(log_dirs)
+        if fault is not None:
             yield Finding(WHAT, Verdict.FAILURE, *fault)
         return
     own = [path / FILE_NAME for path in log_dirs if (path / FILE_NAME).exists()]
