@@ -134,6 +134,7 @@ def _open_zookeeper(
         session_timeout_ms=timeout_ms,
         connection_timeout_ms=wait_ms,
         access=Access.of(settings),
+        makes_root=False,  # a start that is refused leaves nothing there
     )
     with ExitStack() as undo:
         undo.callback(store.close)
@@ -198,6 +199,7 @@ def _cluster_id(store: ZooKeeperStore, found: FoundLogDirs, connect: str) -> str
     """Return the cluster's id; a cluster without one gets it from its first, empty broker."""
     known = found.identity.cluster_id
     if known is None:
+        store.make_root()
         return ensure_cluster_id(store)
     if store.exists(CLUSTER_ID) is None:
         raise InconsistentLogDirs(

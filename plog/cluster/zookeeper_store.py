@@ -90,7 +90,7 @@ class ZooKeeperStore(Store):
         session_timeout_ms: how long the servers are asked to keep a session that is silent.
         connection_timeout_ms: how long the constructor waits for the first connection.
         access: the user that the broker is to the servers.
-        makes_root: create the path of `connect`; otherwise it may be missing.
+        makes_root: create the path of `connect`; otherwise it may be missing, until `make_root`.
 
     Raises (on construction):
         Unreachable: no server answered in time.
@@ -121,18 +121,27 @@ class ZooKeeperStore(Store):
         self._watches = ZooKeeperWatches(self._client, self._reading_now)
         self._client.add_listener(self._on_state)
         self._start(connection_timeout_ms / 1000)
-        if path:
-            if makes_root:
-                self._make_root(path)
-            self._client.chroot = path
+        self._client.chroot = path
+        if makes_root:
+            try:
+                self.make_root()
+            except StoreError:
+                self.close()
+                raise
 
-    def _make_root(self, root: str) -> None:
+    def make_root(self) -> None:
+        """Create the path of `connect` where it is missing, before other threads use the store.
+
+        Raises StoreError.
+        """
+        # Below a chroot kazoo creates nothing above it.
+        root, self._client.chroot = self._client.chroot, ""
         try:
-            with self._errors(root):
-                self._client.ensure_path(root)
-        except StoreError:
-            self.close()
-            raise
+            if root:
+                with self._errors(root):
+                    self._client.ensure_path(root)
+        finally:
+            self._client.chroot = root
 
     def _start(self, within_s: float) -> None:
         try:

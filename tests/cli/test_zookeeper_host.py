@@ -152,6 +152,7 @@ def test_directories_of_another_cluster_are_refused(
 ) -> None:
     broker.overrides["zookeeper.connect"] = f"{zookeeper.bootstrap}/none"
     assert refusal(broker, "log-dirs").endswith(f"ZooKeeper at {zookeeper.bootstrap}/none has none")
+    assert "none has no cluster" in run(broker, "server", status=1).stderr
     with closing(ZooKeeperStore(zookeeper.bootstrap)) as store:
         assert store.exists("/none") is None
 

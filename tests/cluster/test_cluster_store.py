@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from plog.cluster.broker_registration import read_cluster_id
 from plog.cluster.cluster_store import ClusterStore, open_store
 from plog.cluster.embedded_store import EmbeddedStore
 from plog.cluster.known_log_dirs import find_log_dirs
@@ -79,6 +80,13 @@ def test_first_broker_makes_the_cluster_and_others_join_it(starts: Starts) -> No
     assert (first.broker_id, second.broker_id) == (1, 2)
 
 
+def test_first_broker_makes_the_path_with_those_above(starts: Starts, zookeeper: ZooKeeper) -> None:
+    nested = f"{zookeeper.bootstrap}/{uuid.uuid4()}/below"
+    first = starts.start("a", connect=nested, broker_id="1")
+    with closing(ZooKeeperStore(nested, makes_root=False)) as store:
+        assert read_cluster_id(store) == first.cluster_id
+
+
 def test_ids_are_generated_once_and_kept(starts: Starts) -> None:
     ids = [starts.start(name).broker_id for name in ("a", "b", "c")]
     assert ids == [1001, 1002, 1003]
@@ -118,11 +126,11 @@ def test_other_cluster_is_refused(starts: Starts, zookeeper: ZooKeeper) -> None:
 def test_lost_cluster_is_refused(starts: Starts, zookeeper: ZooKeeper) -> None:
     known = starts.start("a", broker_id="1").cluster_id
     starts.stop("a")
-    empty = f"{zookeeper.bootstrap}/{uuid.uuid4()}"
+    empty = f"{zookeeper.bootstrap}/{uuid.uuid4()}/below"
     with pytest.raises(InconsistentLogDirs, match=f"has no cluster, but .* cluster {known}"):
         starts.start("a", connect=empty, broker_id="1")
-    with closing(ZooKeeperStore(empty)) as store:
-        assert store.children("/") == []
+    with closing(ZooKeeperStore(empty, makes_root=False)) as store:
+        assert store.exists("/") is None, "a start that is refused leaves no path"
 
 
 def test_session_is_remembered_until_it_ends_in_order(starts: Starts) -> None:
