@@ -1,9 +1,12 @@
 """An embedded store goes to ZooKeeper: the nodes that are copied, their order, and its progress.
 
-One node of the target says that a move is under way, so that no broker starts there. Once all is
-copied, the files of the embedded store get another name, so that no broker starts on them, and that
-node goes last. A move that was interrupted begins again, or ends. Owns both marks. Never
-deletes the embedded store, and in the target only nodes that a move writes.
+One node of the target says that a move is under way, so that no broker starts there. The nodes
+below it record what the move has written: each of its writes creates nodes together with their
+record. Once all is copied, the files of the embedded store get another name, so that no broker
+starts on them. The records go then, and the mark last. A move that was interrupted deletes the
+recorded nodes and begins again, or ends: meanwhile a broker may have changed the embedded store.
+Owns the marks and the records. Never deletes the embedded store, and in the target only nodes that
+a move wrote.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ from plog.storage.filesystem import Filesystem
 
 MOVED_SUFFIX: Final = ".moved"
 MARK: Final = "/plog/move"
-"""While a move is under way: the id of the cluster that moves."""
+"""While a move is under way: the id of the cluster that moves, and below it the records."""
 ZOOKEEPERS_OWN: Final = "/zookeeper"
 OF_SESSIONS: Final = frozenset({znodes.CONTROLLER})
 NOTICES: Final = frozenset(
@@ -30,6 +33,8 @@ NOTICES: Final = frozenset(
 )
 """Nodes whose children are of the broker's last run: they stay behind."""
 MAX_NAMED: Final = 5
+PATHS_SEPARATOR: Final = "\0"
+"""Between the paths of a record: no path contains it."""
 NODES_AT_ONCE: Final = 100
 BYTES_AT_ONCE: Final = 500_000
 
@@ -48,8 +53,8 @@ def check_target(source: Store, target: Store) -> bool:
     was_interrupted = is_moving(read_cluster_id(source), target)
     if not was_interrupted:
         _check_no_cluster(source, target)
-    expected = frozenset(nodes_to_move(source)) if was_interrupted else frozenset()
-    if foreign := sorted(_foreign_nodes(target, expected)):
+    own = {path for record in _records(target) for path in _recorded(target, record)}
+    if foreign := sorted(_foreign_nodes(target, own)):
         more = f" and {len(foreign) - MAX_NAMED} more" if len(foreign) > MAX_NAMED else ""
         either = ", or delete them if nothing uses them" if was_interrupted else ""
         raise InconsistentLogDirs(
@@ -76,12 +81,12 @@ def _check_no_cluster(source: Store, target: Store) -> None:
     raise InconsistentLogDirs(f"cluster {found} is there already; name an unused path")
 
 
-def _foreign_nodes(target: Store, expected: Collection[str], above: str = "/") -> Iterator[str]:
-    """Yield the nodes that are neither expected nor stay, without those below them."""
+def _foreign_nodes(target: Store, own: Collection[str], above: str = "/") -> Iterator[str]:
+    """Yield the nodes that are neither the move's own nor stay, without those below them."""
     for name in target.children(above):
         path = join(above, name)
-        if path in expected or (_stays(path) and path not in (ZOOKEEPERS_OWN, MARK)):
-            yield from _foreign_nodes(target, expected, path)
+        if path in own or (_stays(path) and path not in (ZOOKEEPERS_OWN, MARK)):
+            yield from _foreign_nodes(target, own, path)
         elif not _stays(path):
             yield path
 
@@ -138,13 +143,13 @@ def copy_store(source: Store, target: Store, paths: Sequence[str], progress: Pro
     Raises:
         StoreError: the target cannot be written; call it again.
     """
+    target.sync()  # a server that is behind the others may not have an earlier attempt's writes yet
     if target.exists(MARK) is None:
         target.create(MARK, read_cluster_id(source).encode(), make_parents=True)
-    for path in reversed(paths):
-        if not _stays(path) and target.exists(path) is not None:
-            target.delete(path)
-    for batch in _batches(source, paths):
-        target.multi([one for one in batch if target.exists(one.path) is None])
+    _delete_written(target)
+    for number, batch in enumerate(_batches(source, paths)):
+        if created := [one for one in batch if not _stays(one.path)]:
+            target.multi([_record(number, created), *created])
         progress(len(batch))
     # Its version counts the broker ids that were generated, and is not copied with the data.
     used = source.get(znodes.BROKER_SEQUENCE)[1].version
@@ -158,8 +163,37 @@ def copy_store(source: Store, target: Store, paths: Sequence[str], progress: Pro
 
 
 def end_move(target: Store) -> None:
-    """Say that everything is there."""
+    """Say that everything is there. Raises StoreError: call it again."""
+    records = _records(target)
+    for first in range(0, len(records), NODES_AT_ONCE):
+        target.multi([DeleteOp(record) for record in records[first : first + NODES_AT_ONCE]])
     target.multi([DeleteOp(MARK)])
+
+
+def _record(number: int, created: Sequence[CreateOp]) -> CreateOp:
+    paths = PATHS_SEPARATOR.join(one.path for one in created)
+    return CreateOp(join(MARK, f"{number:010}"), paths.encode())
+
+
+def _records(target: Store) -> list[str]:
+    """Return the paths of the records, in the order of the writes."""
+    if target.exists(MARK) is None:
+        return []
+    return [join(MARK, name) for name in target.children(MARK)]
+
+
+def _recorded(target: Store, record: str) -> list[str]:
+    """Return the paths of the nodes that a write created, parents first."""
+    return target.get(record)[0].decode().split(PATHS_SEPARATOR)
+
+
+def _delete_written(target: Store) -> None:
+    """Delete what earlier attempts have written, each write's nodes together with their record."""
+    for record in reversed(_records(target)):
+        paths = _recorded(target, record)[::-1]
+        found = zip(paths, target.get_many(paths), strict=True)
+        left = [DeleteOp(path) for path, node in found if node is not None]
+        target.multi([*left, DeleteOp(record)])
 
 
 def keep_files(fs: Filesystem, log_dirs: Sequence[Path]) -> list[Path]:
@@ -190,6 +224,6 @@ def _batches(source: Store, paths: Sequence[str]) -> Iterator[list[CreateOp]]:
             yield batch
             batch, size = [], 0
         batch.append(CreateOp(path, data))
-        size += len(data) + len(path)
+        size += len(data) + 2 * len(path)  # the record has the path, too
     if batch:
         yield batch

@@ -146,6 +146,25 @@ def test_move_that_was_interrupted_is_finished(
         assert elsewhere.endswith("set zookeeper.connect to the path that it was moved to")
 
 
+def test_move_that_was_interrupted_begins_again_after_a_topic_was_deleted(
+    broker: BrokerProcess, connect: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The broker has run alone in between: ZooKeeper has nodes that its own store has no more."""
+    with monkeypatch.context() as patch:
+        patch.setattr("plog.ops.move_store.keep_files", lambda *_: 1 / 0)
+        assert isinstance(move(broker, connect, "--execute", "--yes").exception, ZeroDivisionError)
+    with broker, Admin(broker.bootstrap) as admin:
+        admin.delete_topic("t")
+        admin.create_topic("u", partitions=1)
+    dry = move(broker, connect)
+    assert "begins again" in dry.output, dry.exception
+    assert move(broker, connect, "--execute", "--yes").exit_code == 0
+    broker.overrides["zookeeper.connect"] = connect
+    with broker, Admin(broker.bootstrap) as admin:
+        assert "u" in admin.topics()
+        assert "t" not in admin.topics()
+
+
 def test_path_that_is_in_use_is_refused(broker: BrokerProcess, connect: str) -> None:
     store = ZooKeeperStore(connect)
     store.create("/other")

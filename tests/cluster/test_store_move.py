@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 
@@ -80,6 +80,26 @@ def move(source: Store, target: Store) -> list[int]:
     return counted
 
 
+class Interrupted:
+    """Writes to a target, until after a number of writes the connection goes."""
+
+    def __init__(
+        self, write: Callable[[Sequence[Op]], list[OpResult]], left: int, *, is_done: bool
+    ) -> None:
+        self._write = write
+        self._left = left
+        self._is_done = is_done
+        """Whether the write without an answer is done."""
+
+    def __call__(self, ops: Sequence[Op]) -> list[OpResult]:
+        self._left -= 1
+        if self._left == -1 and self._is_done:
+            self._write(ops)
+        if self._left < 0:
+            raise Unreachable("gone")
+        return self._write(ops)
+
+
 def test_everything_goes_but_what_belongs_to_a_run(
     source: EmbeddedStore, target: ZooKeeperStore
 ) -> None:
@@ -105,23 +125,11 @@ def test_everything_goes_but_what_belongs_to_a_run(
 def test_move_that_is_interrupted_at_any_write_begins_again(
     source: EmbeddedStore, target: ZooKeeperStore, is_done: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write = target.multi
-    left = 0
-
-    def writes_and_goes(ops: Sequence[Op]) -> list[OpResult]:
-        nonlocal left
-        left -= 1
-        if left >= 0 or (left == -1 and is_done):
-            done = write(ops)
-        if left < 0:
-            raise Unreachable("gone")
-        return done
-
+    monkeypatch.setattr(store_move, "NODES_AT_ONCE", 10)
     attempts = 0
     while True:
-        left = attempts
         with monkeypatch.context() as patch:
-            patch.setattr(target, "multi", writes_and_goes)
+            patch.setattr(target, "multi", Interrupted(target.multi, attempts, is_done=is_done))
             try:
                 move(source, target)
                 break
@@ -134,6 +142,67 @@ def test_move_that_is_interrupted_at_any_write_begins_again(
                 check_not_moving(target)
     assert attempts > 5
     end_move(target)
+    assert len(target.children(TOPICS)) == TOPIC_COUNT
+
+
+def remove_topic(source: Store, name: str) -> None:
+    """Delete a topic's nodes, as a broker does that runs alone between two attempts."""
+    for path in source.descendants(topic_path(name)):
+        source.delete(path)
+
+
+@pytest.mark.parametrize("is_done", [False, True], ids=["not done", "done"])
+def test_topic_that_goes_between_two_attempts_goes_from_the_target(
+    source: EmbeddedStore, target: ZooKeeperStore, is_done: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each attempt comes one write further, and is interrupted in what the one before has left."""
+    monkeypatch.setattr(store_move, "NODES_AT_ONCE", 10)
+    for attempt in range(TOPIC_COUNT):
+        with monkeypatch.context() as patch:
+            patch.setattr(target, "multi", Interrupted(target.multi, attempt, is_done=is_done))
+            with suppress(Unreachable):
+                move(source, target)
+        remove_topic(source, f"t{attempt}")
+        source.create(topic_path(f"new{attempt}"))
+        assert check_target(source, target) is (target.exists(MARK) is not None)
+    move(source, target)
+    end_move(target)
+    wanted = sorted(f"new{number}" for number in range(TOPIC_COUNT))
+    assert target.children(TOPICS) == wanted
+    assert target.exists(MARK) is None
+
+
+def test_node_that_another_program_wrote_first_is_foreign(
+    source: EmbeddedStore, target: ZooKeeperStore
+) -> None:
+    """The move would have written the same path, but has not come to it."""
+    theirs = topic_path("theirs")
+    with pytest.raises(ZeroDivisionError):
+        copy_store(source, target, nodes_to_move(source), lambda _: 1 // 0)
+    target.create(theirs, b"theirs")
+    source.create(theirs, b"own")
+    with pytest.raises(InconsistentLogDirs, match=f"other nodes: {theirs};"):
+        check_target(source, target)
+    with pytest.raises(StoreError):
+        move(source, target)
+    assert target.get(theirs)[0] == b"theirs"
+
+
+def test_end_that_is_interrupted_can_be_repeated(
+    source: EmbeddedStore, target: ZooKeeperStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_move, "NODES_AT_ONCE", 2)
+    move(source, target)
+    attempts = 0
+    while target.exists(MARK) is not None:
+        with pytest.raises(InconsistentLogDirs, match="interrupted"):
+            check_not_moving(target)
+        with monkeypatch.context() as patch, suppress(Unreachable):
+            patch.setattr(target, "multi", Interrupted(target.multi, 1, is_done=False))
+            end_move(target)
+        attempts += 1
+    assert attempts > 5
+    check_not_moving(target)
     assert len(target.children(TOPICS)) == TOPIC_COUNT
 
 
