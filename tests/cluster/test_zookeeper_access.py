@@ -112,7 +112,7 @@ def test_broker_has_its_rights_in_each_session(brokers: Brokers) -> None:
 @pytest.mark.parametrize("user", [WRONG, NONE], ids=["wrong password", "no user"])
 @pytest.mark.parametrize(
     ("broker_id", "path"),
-    [(2, "/brokers/ids/2"), (3, "/cluster/id")],
+    [(2, "/latest_producer_id_block"), (3, "/cluster/id")],
     ids=["known", "new"],
 )
 def test_broker_with_another_user_is_refused(
