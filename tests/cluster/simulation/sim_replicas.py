@@ -14,8 +14,9 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from plog.cluster import fetch_decisions as decisions
-from plog.cluster.alter_partition import Batch, Found, Proposals, Written
-from plog.cluster.controller_events import IsrsProposed, Outcome, ProposedIsr
+from plog.cluster.alter_partition import Batch, Proposals
+from plog.cluster.alter_partition_messages import found_of, proposed_of
+from plog.cluster.controller_events import IsrsProposed, Outcome
 from plog.cluster.fetch_decisions import Answer, Asked, Do, Range
 from plog.cluster.isr import InSyncSet, Proposal, shown_to_followers
 from plog.cluster.stray_logs import Topics
@@ -281,15 +282,7 @@ class SimReplicas(ModelReplicas):
         batch = self.proposals.take(self._now_ms())
         if batch is None:
             return
-        proposed = {
-            at: ProposedIsr(
-                tuple(broker_id for broker_id, _ in proposal.members),
-                tuple(epoch for _, epoch in proposal.members),
-                proposal.leader_epoch,
-                proposal.partition_epoch,
-            )
-            for at, proposal in batch.items()
-        }
+        proposed = proposed_of(batch)
         broker_id, broker_epoch = self._broker.id, self._process.fence.broker_epoch
         future: Future[Mapping[TopicPartition, Outcome]] = Future()
         future.add_done_callback(partial(self._answer_later, batch))
@@ -316,13 +309,7 @@ class SimReplicas(ModelReplicas):
         if found is None:
             self._failed(batch)
             return
-        answers: dict[TopicPartition, Found] = {
-            at: one
-            if isinstance(one, ErrorCode)
-            else Written(one.leader_epoch, one.isr, one.partition_epoch)
-            for at, one in found.items()
-        }
-        for one in self.proposals.answered(batch, answers, self._now_ms()):
+        for one in self.proposals.answered(batch, found_of(found), self._now_ms()):
             if (lead := self.leads.get(one.partition)) is not None:
                 lead.isr.answered(one.proposal, one.outcome, one.isr, one.partition_epoch)
                 self._settle(one.partition, lead)
