@@ -438,6 +438,17 @@ def controller(monkeypatch: pytest.MonkeyPatch) -> BusyController:
     return BusyController(monkeypatch)
 
 
+def elect_at_last(running: Running) -> None:
+    """Ask until there is room: elections keep theirs until the controller has passed them."""
+
+    def is_done() -> bool:
+        (answer,) = ask_alone(running.port, ELECTING, 1)
+        assert answer.error_code in (ErrorCode.NONE, TIMED_OUT)
+        return answer.error_code == ErrorCode.NONE
+
+    eventually(is_done, "the election is done")
+
+
 def test_elections_that_were_given_up_are_never_begun(
     controller: BusyController, running: Running
 ) -> None:
@@ -445,8 +456,7 @@ def test_elections_that_were_given_up_are_never_begun(
         for _ in range(2 * MOST):
             (answer,) = ask_alone(running.port, IMPATIENT, 1)
             assert answer.error_code == TIMED_OUT
-    (answer,) = ask_alone(running.port, ELECTING, 1)
-    assert answer.error_code == ErrorCode.NONE
+    elect_at_last(running)
     assert controller.elections == 1
 
 
@@ -465,8 +475,7 @@ def test_elections_of_clients_that_have_gone_are_never_begun(
         )
         (answer,) = ask_alone(running.port, *OTHERS["Metadata"])  # the event loop has heard of it
         assert {*codes_of(answer)} == {ErrorCode.NONE}
-    (answer,) = ask_alone(running.port, ELECTING, 1)
-    assert answer.error_code == ErrorCode.NONE
+    elect_at_last(running)
     assert controller.elections == 1
 
 
