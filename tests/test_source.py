@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-SCRIPTS = [*sorted((ROOT / "bin").rglob("*")), ROOT / ".ci" / "run"]
+IN_BIN = sorted(one for one in (ROOT / "bin").rglob("*") if "__pycache__" not in one.parts)
+SCRIPTS = [*IN_BIN, ROOT / ".ci" / "run"]
 
 
 def succeed(*command: str) -> None:
