@@ -15,6 +15,7 @@ from plog.settings.environment import DEVELOPMENT, TOOLS, key_of, read_environme
 from plog.settings.kafka_only import KAFKA_ONLY
 from plog.settings.server_properties import ignored_variables, read
 from tests.conftest import ROOT
+from tests.test_source import IN_BIN
 
 SINGLE_NODE = {
     "KAFKA_NODE_ID": "1",
@@ -267,7 +268,7 @@ def test_every_variable_in_the_source_is_known() -> None:
     """A new variable of a tool must not become an unknown key."""
     used = re.compile(r"""(?:environ\S*[\[(]\W*|envvar=\W|[$]\W?)(PLOG_[A-Z_]+)\b""")
     places = [*(ROOT / "plog").rglob("*.py"), *(ROOT / "tests").rglob("*.py"), ROOT / "setup.py"]
-    places += [path for path in (ROOT / "bin").rglob("*") if path.is_file()]
+    places += [path for path in IN_BIN if path.is_file()]
     names = {name for path in places for name in used.findall(path.read_text())}
     assert names >= TOOLS
     assert names - TOOLS - DEVELOPMENT == set()
