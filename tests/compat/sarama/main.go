@@ -27,6 +27,24 @@ func check(err error) {
 	}
 }
 
+// awaitTopic waits until all brokers know the topic. One that leads a partition may hear of it after
+// the controller has answered, in Kafka too, and the idempotent producer gives up within 10 ms.
+func awaitTopic(client sarama.Client, topic string) {
+	for _, broker := range client.Brokers() {
+		for until := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
+			_ = broker.Open(client.Config())
+			known, err := broker.GetMetadata(sarama.NewMetadataRequest(client.Config().Version, []string{topic}))
+			check(err)
+			if known.Topics[0].Err == sarama.ErrNoError {
+				break
+			}
+			if time.Now().After(until) {
+				log.Fatal(known.Topics[0].Err)
+			}
+		}
+	}
+}
+
 func main() {
 	log.SetFlags(0)
 	if len(os.Args) == 6 && os.Args[1] == "group" {
@@ -61,6 +79,7 @@ func main() {
 
 	client, err := sarama.NewClient(brokers, config)
 	check(err)
+	awaitTopic(client, topic)
 	producer, err := sarama.NewSyncProducerFromClient(client)
 	check(err)
 	for n := range count {
