@@ -35,6 +35,7 @@ from tests.compat.kafka_tools import Tools
 from tests.compat.programs import FRANZ_GO, JAVA
 from tests.planes import Plane
 from tests.servers import BrokerProcess
+from tests.several_brokers import until_topic_is_known
 from tests.waiting import until
 
 PARTITIONS = 6
@@ -79,6 +80,8 @@ def grouped(broker: BrokerProcess, tmp_path: Path) -> Iterator[Grouped]:
         topic = f"t{next(_numbers)}"
         with Admin(broker.bootstrap) as admin:
             admin.create_topic(topic, partitions=PARTITIONS)
+        # franz-go looks for topics that match its pattern when it starts, then minutes later.
+        until_topic_is_known(broker.bootstrap, topic)
         changes = {"assignor": "uniform", "protocol": "consumer", **settings}
         given = GroupSettings(broker.bootstrap, f"group-of-{topic}", topic, **changes)  # type: ignore[arg-type]
         made.append(Members(given, PARTITIONS, tmp_path))
