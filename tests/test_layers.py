@@ -152,7 +152,7 @@ def test_every_module_has_a_layer():
         ("plog.storage.log", "from plog.storage import segment", False),
         ("plog.storage.log", "import asyncio, struct", False),
         ("plog.storage.log", "from plog import __version__", False),
-        ("plog.storage.log", "import plog.cluster.isr", True),
+        ("plog.storage.log", "import plog.cluster.replication.isr", True),
         ("plog.storage.log", "from plog.client import producer", True),
         ("plog.storage.log", "from plog import cluster", True),
         ("plog.storage.log", "from ..handlers import fetch", True),

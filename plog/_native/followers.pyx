@@ -3,7 +3,7 @@
 Owns the rule for the high watermark: the smallest position in the maximal in-sync set (KIP-497). A leader that
 proposes a new member counts it at once, and one that it wants to remove counts until the controller has agreed.
 With fewer members than min.insync.replicas nothing more is committed (KIP-966). Also when a follower had all that the
-leader had. `plog.cluster.isr` has the same rules, and decides by them who is in sync.
+leader had. `plog.cluster.replication.isr` has the same rules, and decides by them who is in sync.
 """
 
 from libc.stdint cimport int32_t, int64_t

@@ -23,6 +23,7 @@ from plog._native.partition_guards import TxnGuard
 from plog._native.partition_log import APPENDED, Appended
 from plog._native.topic_traffic import TopicTraffic
 from plog.cluster.disks import Disks
+from plog.cluster.leadership import UNTOLD, Leadership
 from plog.cluster.znodes import NO_LEADER
 from plog.errors import (
     FencedLeaderEpoch,
@@ -37,21 +38,6 @@ from plog.storage.producer_state import Marker
 from plog.types import NO_EPOCH, TopicPartition, counted
 
 ACKS_ALL = -1
-
-
-class Leadership(NamedTuple):
-    """What the controller has said of a partition."""
-
-    leader: int
-    leader_epoch: int
-    isr: tuple[int, ...]
-    replicas: tuple[int, ...]
-    partition_epoch: int
-    controller_epoch: int
-
-
-UNTOLD = Leadership(NO_LEADER, NO_EPOCH, (), (), -1, -1)
-"""Before the controller has said anything."""
 
 
 class InSync(NamedTuple):

@@ -20,8 +20,9 @@ from typing import Protocol
 from plog._native.topic_traffic import TopicTraffic
 from plog.cluster.control_fence import ControlFence
 from plog.cluster.disks import Disks
+from plog.cluster.leadership import Leadership
 from plog.cluster.metadata_cache import MetadataCache
-from plog.cluster.partition import Leadership, OnChange, Partition, Publisher, SettingsOf
+from plog.cluster.partition import OnChange, Partition, Publisher, SettingsOf
 from plog.errors import (
     ErrorCode,
     FencedLeaderEpoch,

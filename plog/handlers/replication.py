@@ -12,9 +12,13 @@ import asyncio
 from collections.abc import Callable
 from typing import TypeVar
 
-from plog.cluster.alter_partition_messages import TOPIC_IDS_SINCE, proposed_in, response_of
 from plog.cluster.control_requests import ControlRequest
 from plog.cluster.order_gate import NoResponse
+from plog.cluster.replication.alter_partition_messages import (
+    TOPIC_IDS_SINCE,
+    proposed_in,
+    response_of,
+)
 from plog.cluster.store import SessionLost, Unreachable
 from plog.errors import ErrorCode, KafkaError, NotController
 from plog.handlers.context import Context

@@ -13,8 +13,9 @@ from typing import NamedTuple
 
 import pytest
 
+from plog.cluster.leadership import Leadership
 from plog.cluster.own_appends import OwnAppends, Pair
-from plog.cluster.partition import Leadership, Partition
+from plog.cluster.partition import Partition
 from plog.errors import ErrorCode, KafkaError
 from plog.protocol.messages.api_versions import ApiVersionsRequest
 from plog.protocol.messages.produce import ProduceResponse

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from plog._native.partition_followers import FollowerState, followers_of, set_followers
-from plog.cluster.partition import Leadership, Partition
+from plog.cluster.leadership import Leadership
+from plog.cluster.partition import Partition
 from plog.errors import ErrorCode
 from plog.protocol.messages.fetch import FetchRequest, FetchResponse, PartitionData, ReplicaState
 from plog.protocol.messages.metadata import MetadataRequest

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from plog.cluster.isr import InSyncSet, Outcome, Proposal
+from plog.cluster.replication.isr import InSyncSet, Outcome, Proposal
 
 TICK_MS = 1_000
 

@@ -20,7 +20,7 @@ from plog._native.partition_followers import (
     set_followers,
 )
 from plog._native.partition_log import PartitionLog
-from plog.cluster.isr import Follower, InSyncSet, Outcome
+from plog.cluster.replication.isr import Follower, InSyncSet, Outcome
 
 from .partition_logs import Directory, make_batch
 

@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple
 
-from plog.cluster import isr
+from plog.cluster.replication import isr
 from plog.storage.leader_epochs import EpochEnd, EpochStart, LeaderEpochs
 
 BROKERS = (0, 1, 2)

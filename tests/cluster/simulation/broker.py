@@ -25,11 +25,11 @@ from plog.cluster.controller_context import LiveBroker
 from plog.cluster.controller_events import IsrsProposed, ProposedIsr, ShutdownAsked
 from plog.cluster.controller_loop import ControllerLoop
 from plog.cluster.controller_store import ControllerMoved
-from plog.cluster.isr import MOST_TICKS_LATE
 from plog.cluster.member import Member
 from plog.cluster.metadata_cache import MetadataCache
 from plog.cluster.order_gate import NoResponse, OrderGate, SentAgain
 from plog.cluster.replica_manager import ReplicaManager
+from plog.cluster.replication.isr import MOST_TICKS_LATE
 from plog.cluster.store import StoreError
 from plog.cluster.stray_logs import Topics
 from plog.cluster.znodes import BrokerNode, Endpoint

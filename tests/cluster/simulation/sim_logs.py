@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from typing import NamedTuple
 
-from plog.cluster.fetch_decisions import Replica
+from plog.cluster.replication.fetch_decisions import Replica
 from plog.storage.leader_epochs import LeaderEpochs
 from plog.types import TopicPartition
 

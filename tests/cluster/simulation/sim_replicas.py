@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from plog.cluster import fetch_decisions as decisions
-from plog.cluster.alter_partition import Batch, Proposals
-from plog.cluster.alter_partition_messages import found_of, proposed_of
 from plog.cluster.controller_events import IsrsProposed, Outcome
-from plog.cluster.fetch_decisions import Answer, Asked, Do, Range
-from plog.cluster.isr import InSyncSet, Proposal, shown_to_followers
+from plog.cluster.replication import fetch_decisions as decisions
+from plog.cluster.replication.alter_partition import Batch, Proposals
+from plog.cluster.replication.alter_partition_messages import found_of, proposed_of
+from plog.cluster.replication.fetch_decisions import Answer, Asked, Do, Range
+from plog.cluster.replication.isr import InSyncSet, Proposal, shown_to_followers
 from plog.cluster.stray_logs import Topics
 from plog.errors import ErrorCode
 from plog.protocol.messages.replication import LeaderAndIsrPartitionState, LeaderAndIsrRequest

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from plog.cluster import fetch_decisions as decisions
-from plog.cluster.alter_partition import Batch, Found, Proposals, Settled
-from plog.cluster.fetch_decisions import Answer, Asked, Decision, Do, Replica
-from plog.cluster.isr import InSyncSet, Outcome, Proposal
+from plog.cluster.replication import fetch_decisions as decisions
+from plog.cluster.replication.alter_partition import Batch, Found, Proposals, Settled
+from plog.cluster.replication.fetch_decisions import Answer, Asked, Decision, Do, Replica
+from plog.cluster.replication.isr import InSyncSet, Outcome, Proposal
 from plog.types import TopicPartition
 from tests.cluster.simulation.broker import Process
 from tests.cluster.simulation.sim_logs import SimLog

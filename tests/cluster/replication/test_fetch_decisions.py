@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plog.cluster.fetch_decisions import (
+from plog.cluster.replication.fetch_decisions import (
     Answer,
     Asked,
     Decision,

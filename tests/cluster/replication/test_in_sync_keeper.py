@@ -8,10 +8,10 @@ from pathlib import Path
 
 from plog._native.partition_followers import MAY_JOIN, NOTED, are_enough, note_follower
 from plog._native.partition_log import PartitionLog
-from plog.cluster.alter_partition import RETRY_MS, Batch, Found, Written
-from plog.cluster.in_sync_keeper import InSyncKeeper
-from plog.cluster.led_replicas import LedReplicas
-from plog.cluster.partition import Leadership
+from plog.cluster.leadership import Leadership
+from plog.cluster.replication.alter_partition import RETRY_MS, Batch, Found, Written
+from plog.cluster.replication.in_sync_keeper import InSyncKeeper
+from plog.cluster.replication.led_replicas import LedReplicas
 from plog.errors import ErrorCode, NetworkException
 from plog.runtime.clock import ManualClock
 from plog.types import TopicPartition

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from itertools import islice
 from typing import Final, NamedTuple, TypeAlias
 
-from plog.cluster.isr import Outcome, Proposal
+from plog.cluster.replication.isr import Outcome, Proposal
 from plog.errors import ErrorCode
 from plog.types import TopicPartition
 

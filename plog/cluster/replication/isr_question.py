@@ -9,12 +9,17 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import TypeVar
 
-from plog.cluster.alter_partition import Batch, Found
-from plog.cluster.alter_partition_messages import found_in, found_of, proposed_of, request_of
 from plog.cluster.control_fence import ControlFence
 from plog.cluster.controller import Controller
 from plog.cluster.metadata_cache import MetadataCache
 from plog.cluster.peers import Peers
+from plog.cluster.replication.alter_partition import Batch, Found
+from plog.cluster.replication.alter_partition_messages import (
+    found_in,
+    found_of,
+    proposed_of,
+    request_of,
+)
 from plog.errors import ErrorCode, NotController, code_name, error_for
 from plog.protocol.messages.replication import AlterPartitionResponse
 from plog.types import TopicPartition

@@ -16,9 +16,9 @@ from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
 
-from plog.cluster.alter_partition import Batch, Found, Proposals, Settled
-from plog.cluster.isr import Proposal
-from plog.cluster.led_replicas import LedReplicas
+from plog.cluster.replication.alter_partition import Batch, Found, Proposals, Settled
+from plog.cluster.replication.isr import Proposal
+from plog.cluster.replication.led_replicas import LedReplicas
 from plog.errors import PlogError
 from plog.runtime.clock import Clock
 from plog.types import TopicPartition

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plog.cluster.alter_partition import (
+from plog.cluster.replication.alter_partition import (
     MOST_IN_REQUEST,
     MOST_RETRY_MS,
     OUTCOMES,
@@ -17,7 +17,7 @@ from plog.cluster.alter_partition import (
     Settled,
     Written,
 )
-from plog.cluster.isr import Outcome, Proposal
+from plog.cluster.replication.isr import Outcome, Proposal
 from plog.errors import ErrorCode
 from plog.types import TopicPartition
 

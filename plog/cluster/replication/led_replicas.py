@@ -13,9 +13,9 @@ import threading
 
 from plog._native.partition_followers import count_follower, followers_of, set_followers
 from plog._native.partition_log import PartitionLog
-from plog.cluster.alter_partition import Settled
-from plog.cluster.isr import Follower, InSyncSet, Outcome, Proposal
-from plog.cluster.partition import Leadership
+from plog.cluster.leadership import Leadership
+from plog.cluster.replication.alter_partition import Settled
+from plog.cluster.replication.isr import Follower, InSyncSet, Outcome, Proposal
 
 
 class LedReplicas:

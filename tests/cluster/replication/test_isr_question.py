@@ -12,8 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plog.cluster.alter_partition import Batch, Found, Written
-from plog.cluster.alter_partition_messages import (
+from plog.cluster.controller_context import PartitionState
+from plog.cluster.controller_events import Outcome, ProposedIsr
+from plog.cluster.replication.alter_partition import Batch, Found, Written
+from plog.cluster.replication.alter_partition_messages import (
     found_in,
     found_of,
     proposed_in,
@@ -21,10 +23,8 @@ from plog.cluster.alter_partition_messages import (
     request_of,
     response_of,
 )
-from plog.cluster.controller_context import PartitionState
-from plog.cluster.controller_events import Outcome, ProposedIsr
-from plog.cluster.isr import Proposal
-from plog.cluster.isr_question import IsrQuestion
+from plog.cluster.replication.isr import Proposal
+from plog.cluster.replication.isr_question import IsrQuestion
 from plog.errors import ErrorCode, KafkaError, NetworkException, NotController
 from plog.protocol.codec import decode, encode
 from plog.protocol.messages.replication import (

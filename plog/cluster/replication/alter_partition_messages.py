@@ -9,9 +9,9 @@ import uuid
 from collections.abc import Callable, Mapping
 from itertools import groupby
 
-from plog.cluster.alter_partition import Batch, Found, Written
 from plog.cluster.controller_context import PartitionState
 from plog.cluster.controller_events import Outcome, ProposedIsr
+from plog.cluster.replication.alter_partition import Batch, Found, Written
 from plog.errors import ErrorCode, error_for
 from plog.protocol.messages.replication import (
     AlterPartitionRequest,

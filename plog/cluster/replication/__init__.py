@@ -1,0 +1,1 @@
+"""Replicas that follow and lead: in-sync sets, and copying from leaders."""
