@@ -440,6 +440,10 @@ class FencedLeaderEpoch(KafkaError):
     code = ErrorCode.FENCED_LEADER_EPOCH
 
 
+class OffsetNotAvailable(KafkaError):
+    code = ErrorCode.OFFSET_NOT_AVAILABLE
+
+
 class UnknownLeaderEpoch(KafkaError):
     code = ErrorCode.UNKNOWN_LEADER_EPOCH
 

@@ -21,6 +21,7 @@ from plog.errors import (
     RequestTimedOut,
 )
 from plog.runtime.purgatory import Purgatory
+from plog.storage.log import Log
 from plog.storage.log_manager import LogManager
 from plog.types import TopicPartition
 
@@ -39,6 +40,11 @@ class AckWait:
         self._appended = appended
         self._must_be_durable = partition.settings.flush_before_ack
         self._flush_error: OSError | None = None
+
+    @property
+    def log(self) -> Log | None:
+        """The log that has the batch."""
+        return self._log
 
     def start_flush(self, logs: LogManager, purgatory: Purgatory[TopicPartition]) -> None:
         """Ask for a flush if the answer depends on one; the purgatory's waiters look after it."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import NamedTuple
 
@@ -15,6 +16,7 @@ from plog._native import records
 from plog._native.partition_guards import TxnGuard
 from plog._native.partition_log import Appended
 from plog.cluster.acks_all import AckWait
+from plog.cluster.change_bells import ChangeBells
 from plog.cluster.partition import ACKS_ALL, Partition
 from plog.cluster.replica_manager import ReplicaManager
 from plog.errors import MessageTooLarge, NotLeaderOrFollower
@@ -59,12 +61,14 @@ class OwnAppends:
         replicas: ReplicaManager,
         logs: LogManager,
         purgatory: Purgatory[TopicPartition],
+        bells: ChangeBells,
         clock: Clock,
         timeout_ms: int = 5_000,
     ) -> None:
         self._replicas = replicas
         self._logs = logs
         self._purgatory = purgatory
+        self._bells = bells
         self._clock = clock
         self._timeout_ms = timeout_ms
         self._unfinished: Counter[Log] = Counter()
@@ -160,5 +164,12 @@ class OwnAppends:
         wait = AckWait(partition, done)
         wait.start_flush(self._logs, self._purgatory)
         at = partition.topic_partition
-        if not await self._purgatory.wait([at], self._timeout_ms, wait.is_safe):
-            raise wait.timed_out()
+        with self._listening(partition, wait):
+            if not await self._purgatory.wait([at], self._timeout_ms, wait.is_safe):
+                raise wait.timed_out()
+
+    def _listening(self, partition: Partition, wait: AckWait) -> AbstractContextManager[None]:
+        """Hear of what followers have, where the answer depends on it."""
+        if wait.log is None or len(partition.leadership.replicas) == 1:
+            return nullcontext()
+        return self._bells.listening(partition.topic_partition, wait.log.native)

@@ -16,11 +16,11 @@ import threading
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from plog._native.partition_followers import MAY_JOIN, UNKNOWN, followers_of, note_follower
 from plog._native.partition_guards import TxnGuard
-from plog._native.partition_log import APPENDED, Appended
+from plog._native.partition_log import APPENDED, Appended, PartitionLog
 from plog._native.topic_traffic import TopicTraffic
 from plog.cluster.disks import Disks
 from plog.cluster.leadership import UNTOLD, Leadership
@@ -40,18 +40,57 @@ from plog.types import NO_EPOCH, TopicPartition, counted
 ACKS_ALL = -1
 
 
-class InSync(NamedTuple):
-    """See `Log.become_leader`."""
-
-    sole_replica: bool
-    enough_in_sync: bool
-
-
 class OnChange(Protocol):
     """Told that waiters on a partition should look again; any thread, must be quick."""
 
     def __call__(self, topic_partition: TopicPartition, /) -> None:
         """Wake them."""
+        ...
+
+
+class Led(Protocol):
+    """The in-sync set of a partition with several replicas, in one epoch that is led here."""
+
+    @property
+    def isr(self) -> tuple[int, ...]:
+        """As it was last known to be written."""
+        ...
+
+    @property
+    def partition_epoch(self) -> int:
+        """The version of the state with that set."""
+        ...
+
+    @property
+    def counted(self) -> int:
+        """How many count: this broker, members, and those that are about to be."""
+        ...
+
+    def set_least_in_sync(self, least_in_sync: int) -> None:
+        """Obey another min.insync.replicas from now on."""
+        ...
+
+    def move_to(self, native: PartitionLog) -> None:
+        """Go on with another copy of the log."""
+        ...
+
+
+class InSyncSets(Protocol):
+    """Who keeps the in-sync sets. Any thread; must be quick."""
+
+    def lead(
+        self,
+        at: TopicPartition,
+        native: PartitionLog,
+        leadership: Leadership,
+        *,
+        least_in_sync: int,
+    ) -> Led:
+        """Keep the set of a partition in a new leader epoch, in which `native` leads already."""
+        ...
+
+    def cease(self, at: TopicPartition, /) -> None:
+        """Keep it no more."""
         ...
 
 
@@ -87,6 +126,7 @@ class Partition:
         settings: TopicSettings,
         on_change: OnChange,
         disks: Disks,
+        in_sync_sets: InSyncSets,
         publisher: Publisher | None = None,
         traffic: TopicTraffic | None = None,
     ) -> None:
@@ -96,6 +136,8 @@ class Partition:
         self._settings = settings
         self._on_change = on_change
         self._disks = disks
+        self._in_sync_sets = in_sync_sets
+        self._led: Led | None = None
         self._publisher = publisher
         self.traffic = traffic or TopicTraffic()
         """Shared by the partitions of the topic."""
@@ -161,15 +203,8 @@ class Partition:
     def _least_of(self, leadership: Leadership) -> int:
         return min(self._settings.min_insync_replicas, len(leadership.replicas))
 
-    def _in_sync(self, leadership: Leadership) -> InSync:
-        """Return what the in-sync replicas mean for a log that is led by this broker.
-
-        Below min.insync.replicas a lone leader does not commit what it appends: the high watermark
-        stands still (KAFKA-15583).
-        """
-        enough = len(leadership.isr) >= self._least_of(leadership)
-        sole = leadership.isr == (self._broker_id,)
-        return InSync(sole_replica=sole and enough, enough_in_sync=enough)
+    def _is_sole(self, leadership: Leadership) -> bool:
+        return leadership.replicas == (self._broker_id,)
 
     def update_settings(self, settings: TopicSettings) -> None:
         """Obey other settings from now on."""
@@ -181,18 +216,21 @@ class Partition:
 
     def _apply_settings(self, log: Log) -> None:
         log.update_settings(self._settings)
-        if self.is_leader:
-            log.set_in_sync(**self._in_sync(self._leadership)._asdict())
+        if self._led is not None:
+            self._led.set_least_in_sync(self.least_in_sync)
 
     def _publish(self) -> None:
         """Under the lock, after a change of what may be served without asking here."""
         if self._publisher is not None and self.is_leader:
             self._publisher.publish(self)
 
-    def _withdraw(self) -> None:
+    def _lead_no_more(self) -> None:
         """Under the lock, before the role changes."""
         if self._publisher is not None:
             self._publisher.withdraw(self.topic_partition)
+        if self._led is not None:
+            self._in_sync_sets.cease(self.topic_partition)
+            self._led = None
 
     # -- the controller's orders -------------------------------------------------------------
 
@@ -204,10 +242,21 @@ class Partition:
                 one; the role is unchanged.
         """
         with self._lock:
-            in_sync = self._in_sync(leadership)
-            log.become_leader(leadership.leader_epoch, **in_sync._asdict())
+            least, is_sole = self._least_of(leadership), self._is_sole(leadership)
+            log.become_leader(
+                leadership.leader_epoch,
+                sole_replica=is_sole,
+                enough_in_sync=len(leadership.isr) >= least,
+            )
             self._log, self._offline_reason = log, None
             self._leadership = leadership
+            self._led = (
+                None
+                if is_sole
+                else self._in_sync_sets.lead(
+                    self.topic_partition, log.native, leadership, least_in_sync=least
+                )
+            )
             self._publish()
         self._on_change(self.topic_partition)
 
@@ -218,16 +267,26 @@ class Partition:
             KafkaStorageError: another log has replaced this one; the role is unchanged.
         """
         with self._lock:
-            self._withdraw()
+            self._lead_no_more()
             log.become_follower(leadership.leader_epoch)
             self._log, self._offline_reason = log, None
             self._leadership = leadership
         self._on_change(self.topic_partition)
 
+    def take_in_sync(self, led: Led) -> None:
+        """Take note of the set that the controller has written for this leader (KIP-497)."""
+        with self._lock:
+            if self._led is not led:
+                return
+            self._leadership = self._leadership._replace(
+                isr=led.isr, partition_epoch=led.partition_epoch
+            )
+        self._on_change(self.topic_partition)
+
     def go_offline(self, reason: str, leadership: Leadership | None = None) -> None:
         """Answer KAFKA_STORAGE_ERROR from now on; what the controller said stays known."""
         with self._lock:
-            self._withdraw()
+            self._lead_no_more()
             self._offline_reason = reason
             if leadership is not None:
                 self._leadership = leadership
@@ -241,6 +300,8 @@ class Partition:
         with self._lock:
             if self._log is old or self._log is moved:  # LeaderAndIsr may have set it
                 self._log = moved
+                if self._led is not None:
+                    self._led.move_to(moved.native)
                 self._apply_settings(moved)  # the old log may have got them as it was replaced
                 self._publish()
         self._on_change(self.topic_partition)
@@ -248,7 +309,7 @@ class Partition:
     def stop(self) -> Log | None:
         """Have no replica here any more. Returns the log that was served, to be kept or deleted."""
         with self._lock:
-            self._withdraw()
+            self._lead_no_more()
             log, self._log = self._log, None
             if log is not None and self._offline_reason is None:
                 with suppress(KafkaStorageError):  # it has moved, and refuses appends already
@@ -329,8 +390,8 @@ class Partition:
 
     def _log_for_append(self, acks: int) -> Log:
         self.check_leader()
-        if acks == ACKS_ALL:
-            in_sync, least = len(self._leadership.isr), self.least_in_sync
+        if acks == ACKS_ALL and (led := self._led) is not None:
+            in_sync, least = led.counted, self.least_in_sync
             if in_sync < least:
                 raise NotEnoughReplicas(
                     f"{self.topic_partition}: {counted(in_sync, 'replica')} in sync,"
@@ -383,6 +444,11 @@ class Partition:
         if status == MAY_JOIN and self._publisher is not None:
             self._publisher.may_join(self, broker_id)
         self._on_change(self.topic_partition)
+
+    def advance_high_watermark(self, offset: int) -> None:
+        """Take the leader's high watermark over. It never goes back. Raises as `log`."""
+        if self.log.native.advance_high_watermark(offset):
+            self._on_change(self.topic_partition)
 
     def readable_end(self, *, read_committed: bool) -> int:
         """Return the offset that a consumer may read up to: high watermark or last stable offset.

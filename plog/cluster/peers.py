@@ -102,11 +102,16 @@ class Peers:
             peer.close()
 
     def _address(self, broker_id: int) -> Address:
-        broker = self._metadata.snapshot.brokers.get(broker_id)
-        endpoint = None if broker is None else broker.endpoint(self._listener)
-        if endpoint is None:
-            raise BrokerNotAvailable(f"broker {broker_id} has no listener {self._listener} now")
-        return Address(endpoint.host, endpoint.port)
+        return known_address(self._metadata, self._listener, broker_id)
+
+
+def known_address(metadata: MetadataCache, listener: str, broker_id: int) -> Address:
+    """Return where a broker listens for other brokers. Raises BrokerNotAvailable."""
+    broker = metadata.snapshot.brokers.get(broker_id)
+    endpoint = None if broker is None else broker.endpoint(listener)
+    if endpoint is None:
+        raise BrokerNotAvailable(f"broker {broker_id} has no listener {listener} now")
+    return Address(endpoint.host, endpoint.port)
 
 
 class _Peer:

@@ -22,7 +22,7 @@ from plog.cluster.control_fence import ControlFence
 from plog.cluster.disks import Disks
 from plog.cluster.leadership import Leadership
 from plog.cluster.metadata_cache import MetadataCache
-from plog.cluster.partition import OnChange, Partition, Publisher, SettingsOf
+from plog.cluster.partition import InSyncSets, Led, OnChange, Partition, Publisher, SettingsOf
 from plog.errors import (
     ErrorCode,
     FencedLeaderEpoch,
@@ -91,7 +91,8 @@ class ReplicaManager:
             `update_topic_settings` before any later change does.
         on_change: told of each partition whose waiters should look again.
         log_dir_failed: has the controller ask which replicas this broker can serve.
-        fetchers: who follows leaders elsewhere; None in a cluster of one.
+        in_sync_sets: who keeps the sets of the partitions that are led here.
+        fetchers: who follows leaders elsewhere; None: nobody does.
         publisher: told what the fast path may serve; None without one.
         disks: the marks of the log directories; None for marks that nobody else sees.
     """
@@ -106,6 +107,7 @@ class ReplicaManager:
         settings_of: SettingsOf,
         on_change: OnChange,
         log_dir_failed: Callable[[], None],
+        in_sync_sets: InSyncSets,
         fetchers: FollowerFetchers | None = None,
         publisher: Publisher | None = None,
         disks: Disks | None = None,
@@ -117,6 +119,7 @@ class ReplicaManager:
         self._settings_of = settings_of
         self._on_change = on_change
         self._log_dir_failed = log_dir_failed
+        self._in_sync_sets = in_sync_sets
         self._fetchers = fetchers
         self._leadership_changed: list[LeadershipChanged] = []
         self._publisher = publisher
@@ -242,12 +245,19 @@ class ReplicaManager:
             with self._lock:
                 settings = self._settings_of(names)
                 self._make_new_logs(request, settings)
+                named = [
+                    TopicPartition(topic.topic_name, state.partition_index)
+                    for topic in request.topic_states
+                    for state in topic.partition_states
+                ]
+                # No fetch brings a log on while its role changes.
+                if self._fetchers is not None:
+                    self._fetchers.forget(named)
                 try:
                     answers = self._take_up_all(request, settings, leading, following, refused)
                 finally:
                     if self._fetchers is not None:
-                        self._fetchers.forget([one.topic_partition for one in leading])
-                        self._fetchers.follow(following)
+                        self._fetchers.follow(self._followed(named))
         finally:
             for reason, partitions in refused.items():
                 log_partitions(
@@ -263,6 +273,15 @@ class ReplicaManager:
         # step: if the store is away, the controller's next attempt repeats nothing else.
         self._settings_of(names)
         return LeaderAndIsrResponse(error_code=ErrorCode.NONE, topics=answers)
+
+    def _followed(self, named: Iterable[TopicPartition]) -> list[Partition]:
+        """Return those that this broker follows, also where the order was not new."""
+        known = [self._partitions.get(at) for at in named]
+        return [
+            one
+            for one in known
+            if one is not None and not one.is_leader and one.hosted_log is not None
+        ]
 
     def _take_up_all(
         self,
@@ -367,6 +386,7 @@ class ReplicaManager:
             settings=settings,
             on_change=self._on_change,
             disks=self.disks,
+            in_sync_sets=self._in_sync_sets,
             publisher=self._publisher,
             traffic=next((one.traffic for one in self._by_topic.get(at.topic, {}).values()), None),
         )
@@ -547,6 +567,11 @@ class ReplicaManager:
             self._recovered |= refused
         if refused:
             self._log_dir_failed()
+
+    def on_in_sync(self, topic_partition: TopicPartition, led: Led) -> None:
+        """Take note that the controller has written another in-sync set of a partition."""
+        if (partition := self.get(topic_partition)) is not None:
+            partition.take_in_sync(led)
 
     # -- failures ----------------------------------------------------------------------------
 

@@ -12,6 +12,8 @@ from plog.errors import (
     InvalidRequest,
     KafkaError,
     KafkaStorageError,
+    LeaderNotAvailable,
+    OffsetNotAvailable,
     UnsupportedVersion,
 )
 from plog.handlers.context import Context
@@ -39,6 +41,7 @@ SINCE = {
     EARLIEST_PENDING_UPLOAD: 11,
 }
 """Lowest version that may ask for each of the named ends."""
+OFFSET_NOT_AVAILABLE_SINCE = 5
 READ_COMMITTED = 1
 CONSUMER = -1
 """As a replica id; whoever says another one sees the log's real end."""
@@ -97,6 +100,8 @@ async def _list_partition(
     end = partition.log.log_end_offset
     if request.replica_id == CONSUMER:
         end = partition.readable_end(read_committed=request.isolation_level == READ_COMMITTED)
+        if asked.timestamp == LATEST:
+            _check_end_is_known(partition, ctx.version)
     answer = ListOffsetsPartitionResponse(
         partition_index=asked.partition_index, error_code=ErrorCode.NONE, old_style_offsets=[]
     )
@@ -110,10 +115,26 @@ async def _list_partition(
     if found is None:
         log = partition.log
         found = await ctx.at_disk(log.log_dir, _search, log, asked.timestamp, end)
+        if found.offset == NO_OFFSET and request.replica_id == CONSUMER:
+            _check_end_is_known(partition, ctx.version)
     answer.offset, answer.timestamp = found.offset, found.timestamp
     if ctx.version >= LEADER_EPOCHS_SINCE:
         answer.leader_epoch = found.leader_epoch
     return answer
+
+
+def _check_end_is_known(partition: Partition, version: int) -> None:
+    """Refuse the offsets of a new leader until it knows what the one before has committed.
+
+    Else a consumer would see its end go back (KIP-207).
+    """
+    led = partition.log.native.epoch_start()
+    if led is None or partition.log.high_watermark >= led[1]:
+        return
+    text = f"{partition.topic_partition} has a new leader, whose high watermark lags"
+    if version < OFFSET_NOT_AVAILABLE_SINCE:
+        raise LeaderNotAvailable(text)
+    raise OffsetNotAvailable(text)
 
 
 def _check_timestamp(timestamp: int, version: int) -> None:

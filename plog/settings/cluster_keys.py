@@ -69,6 +69,63 @@ class ClusterKeys(Settings):
         default=5000,
         at_least=1,
     )
+    replica_lag_time_max_ms = key(
+        "replica.lag.time.max.ms",
+        LONG,
+        "A follower that has lacked records of the leader for this long leaves the in-sync set.",
+        default=30_000,
+        at_least=1,
+    )
+    num_replica_fetchers = key(
+        "num.replica.fetchers",
+        INT,
+        "Threads that copy from each leader. Each copies a share of the partitions.",
+        default=1,
+        at_least=1,
+    )
+    replica_fetch_wait_max_ms = key(
+        "replica.fetch.wait.max.ms",
+        INT,
+        "How long a leader without new records lets a follower wait for some. Must be less than"
+        " `replica.lag.time.max.ms`.",
+        default=500,
+        at_least=0,
+    )
+    replica_fetch_min_bytes = key(
+        "replica.fetch.min.bytes",
+        INT,
+        "Bytes that end such a wait.",
+        default=1,
+        at_least=0,
+    )
+    replica_fetch_max_bytes = key(
+        "replica.fetch.max.bytes",
+        INT,
+        "Bytes of a partition in a follower's fetch. A larger first batch is sent all the same.",
+        default=1024 * 1024,
+        at_least=0,
+    )
+    replica_fetch_response_max_bytes = key(
+        "replica.fetch.response.max.bytes",
+        INT,
+        "Bytes of a whole response to a follower's fetch, with the same exception.",
+        default=10 * 1024 * 1024,
+        at_least=0,
+    )
+    replica_fetch_backoff_ms = key(
+        "replica.fetch.backoff.ms",
+        INT,
+        "How long a follower waits after an error before it fetches a partition again.",
+        default=1000,
+        at_least=0,
+    )
+    replica_socket_timeout_ms = key(
+        "replica.socket.timeout.ms",
+        INT,
+        "How long a leader may take to answer a follower's fetch.",
+        default=30_000,
+        at_least=1,
+    )
     controlled_shutdown_enable = key(
         "controlled.shutdown.enable",
         BOOLEAN,

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from typing import NamedTuple
 
+from plog.cluster.change_bells import ChangeBells
 from plog.cluster.led_transactions import LedTransactions
 from plog.cluster.metadata_cache import MetadataCache
 from plog.cluster.own_appends import OwnAppends
@@ -49,10 +50,13 @@ def make_coordinators(
     static, clock, broker_id = base.static, base.clock, base.cluster.broker_id
     loop = asyncio.get_running_loop()
     led = LedTransactions(replicas)
+    bells = ChangeBells(loop, purgatory)
+    undo.callback(bells.close)
     appends = OwnAppends(
         replicas=replicas,
         logs=base.logs,
         purgatory=purgatory,
+        bells=bells,
         clock=clock,
         timeout_ms=static.offsets_commit_timeout_ms,
     )

@@ -25,12 +25,17 @@ from plog.cluster.metadata_cache import MetadataCache
 from plog.cluster.order_gate import OrderGate
 from plog.cluster.peer_channel import PeerChannel
 from plog.cluster.peer_link import PeerLink, address_of
-from plog.cluster.peers import Peers
+from plog.cluster.peers import Peers, known_address
 from plog.cluster.producer_ids import ProducerIds
 from plog.cluster.replica_manager import ReplicaManager
+from plog.cluster.replication.in_sync_keeper import InSyncKeeper
+from plog.cluster.replication.isr_question import IsrQuestion
+from plog.cluster.replication.replica_fetcher import Limits
+from plog.cluster.replication.replica_fetchers import ReplicaFetchers
 from plog.cluster.store_calls import StoreCalls
 from plog.cluster.topic_admin import INTERNAL_TOPICS, MAX_REPLICAS, TopicAdmin
 from plog.handlers.context import Services
+from plog.protocol.messages.fetch import ReplicaState
 from plog.runtime.purgatory import Purgatory
 from plog.storage.log_moves import LogMoves
 from plog.types import TopicPartition
@@ -71,6 +76,15 @@ def make_parts(
     undo.callback(fast_path.stop)
     metadata = MetadataCache(base.fence)
     registration = BrokerRegistration(store, cluster.broker_id)
+    peers = partial(_make_peers, base, metadata, addresses, undo)
+    keeper = InSyncKeeper(
+        cluster.broker_id,
+        lag_time_ms=base.static.replica_lag_time_max_ms,
+        clock=base.clock,
+        ask=lambda batch: ask_isrs(batch),
+        changed=lambda at, led: replicas.on_in_sync(at, led),
+    )
+    fetchers = _make_fetchers(base, metadata, addresses)
     replicas = ReplicaManager(
         broker_id=cluster.broker_id,
         logs=base.logs,
@@ -79,6 +93,8 @@ def make_parts(
         settings_of=base.changes.topic_settings,
         on_change=purgatory.touch_threadsafe,
         log_dir_failed=lambda: member.report_lost_replicas(),
+        in_sync_sets=keeper,
+        fetchers=fetchers,
         publisher=fast_path,
         disks=disks,
     )
@@ -92,7 +108,6 @@ def make_parts(
         patience_s=(cluster.session_timeout_ms or base.static.zookeeper_session_timeout_ms) / 1000,
     )
     undo.callback(store_calls.stop)
-    peers = partial(_make_peers, base, metadata, addresses, undo)
     coordinators = make_coordinators(
         base,
         peers=peers,
@@ -104,6 +119,17 @@ def make_parts(
     )
     _follow_settings(base, replicas, fast_path)
     controller = _make_controller(base, replicas, metadata, addresses)
+    ask_isrs = IsrQuestion(
+        cluster.broker_id,
+        fence=base.fence,
+        controller=controller,
+        metadata=metadata,
+        peers=peers("in-sync sets"),
+    )
+    fast_path.on_may_join = keeper.hint
+    undo.callback(keeper.stop)
+    undo.callback(fetchers.stop)
+    keeper.start()
     member = Member(
         store,
         registration=registration,
@@ -176,6 +202,29 @@ def _make_peers(
     )
     undo.callback(made.close)
     return made
+
+
+def _make_fetchers(base: Base, metadata: MetadataCache, addresses: Addresses) -> ReplicaFetchers:
+    static, broker_id = base.static, base.cluster.broker_id
+    limits = Limits(
+        max_wait_ms=static.replica_fetch_wait_max_ms,
+        min_bytes=static.replica_fetch_min_bytes,
+        max_bytes=static.replica_fetch_response_max_bytes,
+        partition_max_bytes=static.replica_fetch_max_bytes,
+        backoff_ms=static.replica_fetch_backoff_ms,
+    )
+
+    def link(leader: int) -> PeerLink:
+        address = partial(known_address, metadata, addresses.inter_broker_listener, leader)
+        return PeerLink(broker_id, address, timeout_ms=static.replica_socket_timeout_ms)
+
+    return ReplicaFetchers(
+        link=link,
+        limits=limits,
+        per_leader=static.num_replica_fetchers,
+        who=lambda: ReplicaState(replica_id=broker_id, replica_epoch=base.fence.broker_epoch),
+        clock=base.clock,
+    )
 
 
 def _follow_settings(base: Base, replicas: ReplicaManager, fast_path: FastPath) -> None:

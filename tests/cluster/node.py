@@ -36,6 +36,7 @@ from plog.settings.definitions import BrokerSettings
 from plog.settings.dynamic import DynamicSettings
 from plog.storage.log_manager import LogManager
 from plog.types import TopicPartition
+from tests.cluster.in_sync_sets import unasked_keeper
 
 WAIT_S = 60
 
@@ -86,6 +87,7 @@ class Node:
             settings_of=self.config_changes.topic_settings,
             on_change=self.changed.append,
             log_dir_failed=lambda: self.registration().report_lost_replicas(),
+            in_sync_sets=unasked_keeper(broker_id, self.clock),
         )
         self.logs.on_log_dir_failure(self.replicas.on_log_dir_failure)
         self.logs.on_partition_damage(self.replicas.on_damage)

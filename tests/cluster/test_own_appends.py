@@ -66,6 +66,7 @@ class World:
             replicas=SimpleNamespace(leader=lambda _: self.replica, disks=self.disks),  # type: ignore[arg-type]
             logs=None,  # type: ignore[arg-type]
             purgatory=self,  # type: ignore[arg-type]
+            bells=None,  # type: ignore[arg-type]  # no other replicas
             clock=ManualClock(),
         )
         self._busy = asyncio.ensure_future(

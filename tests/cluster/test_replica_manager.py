@@ -46,6 +46,7 @@ from plog.settings.definitions import BrokerSettings, TopicSettings
 from plog.settings.dynamic import DynamicSettings
 from plog.storage.log_manager import LogManager
 from plog.types import TopicPartition
+from tests.cluster.in_sync_sets import FakeSets
 
 A0, A1 = TopicPartition("a", 0), TopicPartition("a", 1)
 ID, OTHER_ID = uuid.UUID(int=5), uuid.UUID(int=6)
@@ -63,6 +64,7 @@ class FakeLog:
         self.role: tuple = ()
         self.refusal: KafkaStorageError | None = None
         self.settings = None
+        self.native = None
 
     def become_leader(self, leader_epoch: int, *, sole_replica: bool, enough_in_sync: bool) -> None:
         if self.refusal is not None:
@@ -82,9 +84,6 @@ class FakeLog:
 
     def update_settings(self, settings) -> None:
         self.settings = settings
-
-    def set_in_sync(self, *, sole_replica: bool, enough_in_sync: bool) -> None:
-        self.in_sync = (sole_replica, enough_in_sync)
 
 
 class FakeLogs:
@@ -152,6 +151,7 @@ class Broker:
         self.logs = logs or FakeLogs()
         self.metadata = MetadataCache(self.fence)
         self.fetchers = Fetchers()
+        self.in_sync_sets = FakeSets()
         self.changed: list[TopicPartition] = []
         self.roles: list[tuple[list, list]] = []
         self.reports = 0
@@ -164,6 +164,7 @@ class Broker:
             settings_of=self._read_settings,
             on_change=self.changed.append,
             log_dir_failed=self._report,
+            in_sync_sets=self.in_sync_sets,
             fetchers=self.fetchers,
         )
         self.configs = {"safe": {"min.insync.replicas": "2"}}

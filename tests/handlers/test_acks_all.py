@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import pytest
 
+from plog.cluster.change_bells import ChangeBells
 from plog.cluster.leadership import Leadership
 from plog.cluster.own_appends import OwnAppends, Pair
 from plog.cluster.partition import Partition
@@ -167,11 +168,14 @@ def test_own_append(running: Running, name: str) -> None:
     moves = led(running, CASES[name])
 
     async def append() -> ErrorCode:
-        purgatory = Purgatory[TopicPartition](asyncio.get_running_loop())
+        loop = asyncio.get_running_loop()
+        purgatory = Purgatory[TopicPartition](loop)
+        bells = ChangeBells(loop, purgatory)
         appends = OwnAppends(
             replicas=running.broker._replicas,
             logs=None,  # type: ignore[arg-type]  # nothing is flushed
             purgatory=purgatory,
+            bells=bells,
             clock=SystemClock(),
             timeout_ms=WAIT_MS,
         )

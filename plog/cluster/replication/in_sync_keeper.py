@@ -16,6 +16,8 @@ from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
 
+from plog._native.partition_log import PartitionLog
+from plog.cluster.leadership import Leadership
 from plog.cluster.replication.alter_partition import Batch, Found, Proposals, Settled
 from plog.cluster.replication.isr import Proposal
 from plog.cluster.replication.led_replicas import LedReplicas
@@ -38,13 +40,22 @@ class InSyncKeeper:
     """The in-sync sets of a broker.
 
     Args:
+        broker_id: this broker.
         lag_time_ms: replica.lag.time.max.ms.
         clock: its `since_boot_ms` goes on in a suspended host.
     """
 
     def __init__(
-        self, *, lag_time_ms: int, clock: Clock, ask: AskController, changed: Changed
+        self,
+        broker_id: int,
+        *,
+        lag_time_ms: int,
+        clock: Clock,
+        ask: AskController,
+        changed: Changed,
     ) -> None:
+        self._broker_id = broker_id
+        self._lag_time_ms = lag_time_ms
         self._tick_ms = max(1, lag_time_ms // TICKS_IN_LAG_TIME)
         self._clock = clock
         self._ask = ask
@@ -68,9 +79,25 @@ class InSyncKeeper:
 
     # -- what happens ------------------------------------------------------------------------
 
-    def lead(self, partition: TopicPartition, replicas: LedReplicas) -> None:
-        """Keep the set of a partition, in a new leader epoch."""
+    def lead(
+        self,
+        partition: TopicPartition,
+        native: PartitionLog,
+        leadership: Leadership,
+        *,
+        least_in_sync: int,
+    ) -> LedReplicas:
+        """Keep the set of a partition in a new leader epoch, in which `native` leads already."""
+        replicas = LedReplicas(
+            native,
+            leadership,
+            broker_id=self._broker_id,
+            lag_time_ms=self._lag_time_ms,
+            least_in_sync=least_in_sync,
+            clock=self._clock,
+        )
         self._todo.put(partial(self._lead, partition, replicas))
+        return replicas
 
     def cease(self, partition: TopicPartition) -> None:
         """Keep it no more: another broker leads, or there is no replica here."""
@@ -120,7 +147,7 @@ class InSyncKeeper:
         if self._led and now_ms >= self._tick_due_ms:
             self._tick_due_ms = now_ms + self._tick_ms
             for partition, replicas in self._led.items():
-                self._propose(partition, replicas.tick(now_ms, self._tick_ms))
+                self._propose(partition, replicas.tick(self._tick_ms))
         if (batch := self._proposals.take(now_ms)) is not None:
             self._ask(batch).add_done_callback(
                 lambda future: self._todo.put(partial(self._answered, batch, future))
@@ -140,7 +167,7 @@ class InSyncKeeper:
     def _join(self, partition: TopicPartition, broker_id: int) -> None:
         self._hinted.discard((partition, broker_id))
         if (replicas := self._led.get(partition)) is not None:
-            self._propose(partition, replicas.join(broker_id, self._clock.since_boot_ms()))
+            self._propose(partition, replicas.join(broker_id))
 
     def _propose(self, partition: TopicPartition, proposal: Proposal | None) -> None:
         if proposal is not None:
@@ -157,10 +184,10 @@ class InSyncKeeper:
             self._proposals.failed(batch, now_ms)
             return
         for settled in self._proposals.answered(batch, found, now_ms):
-            self._settle(settled, now_ms)
+            self._settle(settled)
 
-    def _settle(self, settled: Settled, now_ms: int) -> None:
+    def _settle(self, settled: Settled) -> None:
         replicas = self._led.get(settled.partition)
-        if replicas is not None and replicas.settle(settled, now_ms):
+        if replicas is not None and replicas.settle(settled):
             log.info("%s: the in-sync set is %s", settled.partition, list(replicas.isr))
             self._changed(settled.partition, replicas)

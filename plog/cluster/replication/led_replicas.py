@@ -16,6 +16,7 @@ from plog._native.partition_log import PartitionLog
 from plog.cluster.leadership import Leadership
 from plog.cluster.replication.alter_partition import Settled
 from plog.cluster.replication.isr import Follower, InSyncSet, Outcome, Proposal
+from plog.runtime.clock import Clock
 
 
 class LedReplicas:
@@ -24,7 +25,7 @@ class LedReplicas:
     Args:
         lag_time_ms: replica.lag.time.max.ms.
         least_in_sync: min.insync.replicas, at most as many as there are replicas.
-        now_ms: of a clock that goes on in a suspended host, as in all calls.
+        clock: its `since_boot_ms` goes on in a suspended host.
     """
 
     def __init__(
@@ -35,9 +36,10 @@ class LedReplicas:
         broker_id: int,
         lag_time_ms: int,
         least_in_sync: int,
-        now_ms: int,
+        clock: Clock,
     ) -> None:
         self._native = native
+        self._clock = clock
         self._lock = threading.Lock()
         self._machine = InSyncSet(broker_id, lag_time_ms, least_in_sync)
         self._machine.lead(
@@ -47,9 +49,9 @@ class LedReplicas:
             replicas=leadership.replicas,
             log_end_offset=native.log_end_offset,
             high_watermark=native.high_watermark,
-            now_ms=now_ms,
+            now_ms=clock.since_boot_ms(),
         )
-        self._publish(now_ms)
+        self._publish()
 
     @property
     def isr(self) -> tuple[int, ...]:
@@ -61,23 +63,28 @@ class LedReplicas:
         """The version of the state with that set."""
         return self._machine.partition_epoch
 
-    def set_least_in_sync(self, least_in_sync: int, now_ms: int) -> None:
+    @property
+    def counted(self) -> int:
+        """How many count: this broker, members, and those that are about to be."""
+        return len(self._machine.maximal)
+
+    def set_least_in_sync(self, least_in_sync: int) -> None:
         """Obey another min.insync.replicas from now on."""
         with self._lock:
             self._machine.least_in_sync = least_in_sync
-            self._publish(now_ms)
+            self._publish()
 
-    def move_to(self, native: PartitionLog, now_ms: int) -> None:
+    def move_to(self, native: PartitionLog) -> None:
         """Go on with another copy of the log. Followers have no position there until they fetch."""
         with self._lock:
             self._native = native
-            self._publish(now_ms)
+            self._publish()
 
-    def join(self, broker_id: int, now_ms: int) -> Proposal | None:
+    def join(self, broker_id: int) -> Proposal | None:
         """Return the proposal by which a follower joins; it counts already. None: it may not."""
         with self._lock:
             self._look()
-            proposal = self._machine.propose_joiner(broker_id, now_ms)
+            proposal = self._machine.propose_joiner(broker_id, self._clock.since_boot_ms())
             if proposal is None:
                 return None
             epoch = self._machine.leader_epoch
@@ -87,23 +94,23 @@ class LedReplicas:
                 return None
             return proposal
 
-    def tick(self, now_ms: int, interval_ms: int) -> Proposal | None:
+    def tick(self, interval_ms: int) -> Proposal | None:
         """Return the proposal by which late members leave, if there are some. Each `interval_ms`.
 
         They count until the controller has agreed.
         """
         with self._lock:
             self._look()
-            return self._machine.tick(now_ms, interval_ms)
+            return self._machine.tick(self._clock.since_boot_ms(), interval_ms)
 
-    def settle(self, settled: Settled, now_ms: int) -> bool:
+    def settle(self, settled: Settled) -> bool:
         """Take what became of a proposal; return whether another set is written now."""
         with self._lock:
             before = self._machine.partition_epoch
             self._machine.answered(
                 settled.proposal, settled.outcome, settled.isr, settled.partition_epoch
             )
-            self._publish(now_ms)
+            self._publish()
             return self._machine.partition_epoch != before
 
     def _look(self) -> None:
@@ -117,12 +124,12 @@ class LedReplicas:
         machine.log_end_offset = native.log_end_offset
         machine.high_watermark = native.high_watermark
 
-    def _publish(self, now_ms: int) -> None:
+    def _publish(self) -> None:
         machine = self._machine
         set_followers(
             self._native,
             {one: one in machine.maximal for one in machine.followers},
             leader_epoch=machine.leader_epoch,
             least_in_sync=machine.least_in_sync,
-            now_ms=now_ms,
+            now_ms=self._clock.since_boot_ms(),
         )

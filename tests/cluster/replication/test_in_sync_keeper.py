@@ -35,6 +35,7 @@ class Stage:
         self.log = Directory(directory).log()
         self.log.set_leader(EPOCH, writable=True, sole_replica=False)
         self.keeper = InSyncKeeper(
+            0,
             lag_time_ms=LAG_TIME_MS,
             clock=self.clock,
             ask=self._ask,
@@ -45,15 +46,8 @@ class Stage:
     def lead(
         self, isr: tuple[int, ...], least_in_sync: int = 1, leader_epoch: int = EPOCH
     ) -> LedReplicas:
-        replicas = LedReplicas(
-            self.log,
-            Leadership(0, leader_epoch, isr, (0, 1, 2), 5, 1),
-            broker_id=0,
-            lag_time_ms=LAG_TIME_MS,
-            least_in_sync=least_in_sync,
-            now_ms=self.clock.since_boot_ms(),
-        )
-        self.keeper.lead(AT, replicas)
+        leadership = Leadership(0, leader_epoch, isr, (0, 1, 2), 5, 1)
+        replicas = self.keeper.lead(AT, self.log, leadership, least_in_sync=least_in_sync)
         self.keeper.run_due()
         return replicas
 

@@ -35,6 +35,7 @@ from plog.storage.log_manager import LogManager
 from plog.storage.producer_state import Marker
 from plog.storage.segment_files import STRAY_DIRECTORY, parse_directory_name
 from plog.types import TopicPartition
+from tests.cluster.in_sync_sets import unasked_keeper
 from tests.cluster.simulation.contents import Hosted
 from tests.cluster.simulation.model_replicas import ModelReplicas, Role
 from tests.cluster.simulation.zookeeper import Crashed
@@ -92,6 +93,7 @@ class RealReplicas:
             settings_of=self._read_settings,
             on_change=lambda at: None,
             log_dir_failed=lambda: self._report("a log directory fails"),
+            in_sync_sets=unasked_keeper(self._broker.id, self._process.scheduler.clock),
         )
 
     def load(self, topics: Topics) -> None:

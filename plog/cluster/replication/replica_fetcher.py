@@ -1,0 +1,361 @@
+"""Copies partitions from one leader, on a thread of its own.
+
+Owns the rounds: ask for all partitions that are due, bring on what comes, make it durable, and ask
+again. By the next request the leader sees what this broker has (its position). What an answer means
+is decided elsewhere; a partition that fails waits, and the others go on.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Final, NamedTuple
+
+from plog.cluster.peer_link import PeerLink
+from plog.cluster.replication.fetch_decisions import Answer, Asked, Do, Range
+from plog.cluster.replication.fetch_session import Fetchable, FetchSession
+from plog.cluster.replication.followed import NO_TROUBLE, Followed, Trouble
+from plog.errors import CorruptRecord, ErrorCode, KafkaError, PlogError, code_name, error_for
+from plog.protocol.messages.fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    PartitionData,
+    ReplicaState,
+)
+from plog.protocol.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
+from plog.runtime.bounded_lines import BoundedLines
+from plog.runtime.clock import Clock
+from plog.storage.leader_epochs import EpochEnd
+from plog.types import TopicPartition
+
+log = logging.getLogger(__name__)
+
+EARLIEST: Final = -2
+LATEST: Final = -1
+ERROR_CODES: Final = frozenset(ErrorCode)
+PATIENCE_MS: Final = 10_000
+"""An error that passes is logged once it has lasted for so long."""
+
+
+class Limits(NamedTuple):
+    """Limits of a fetch: the settings `replica.fetch.*`."""
+
+    max_wait_ms: int
+    min_bytes: int
+    max_bytes: int
+    partition_max_bytes: int
+    backoff_ms: int
+
+
+class Asking(NamedTuple):
+    """A partition in a request."""
+
+    followed: Followed
+    asked: Asked
+    log_start_offset: int
+
+
+class ReplicaFetcher:
+    """Fetches from one leader.
+
+    Args:
+        leader: its broker id.
+        link: the way to it.
+        limits: see `Limits`.
+        who: this broker, with the epoch of its registration of now.
+    """
+
+    def __init__(
+        self,
+        leader: int,
+        number: int,
+        link: PeerLink,
+        *,
+        limits: Limits,
+        who: Callable[[], ReplicaState],
+        clock: Clock,
+    ) -> None:
+        self.leader = leader
+        self._link = link
+        self._limits = limits
+        self._who = who
+        self._clock = clock
+        self._session = FetchSession()
+        # Held while a partition's log is brought on: whoever takes a partition away waits for that.
+        self._lock = threading.Condition()
+        self._followed: dict[Fetchable, Followed] = {}
+        self._is_stopped = False
+        self._is_away = False
+        self._lines = BoundedLines(log, "%d further lines of replicas that cannot be copied")
+        self._thread = threading.Thread(
+            target=self._run, name=f"fetcher {number} from {leader}", daemon=True
+        )
+
+    def start(self) -> None:
+        """Begin. Raises RuntimeError: the system allows no more threads."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End: nothing is brought on after this returns."""
+        with self._lock:
+            self._is_stopped = True
+            self._followed.clear()
+            self._lock.notify()
+        self._link.interrupt()
+        self._thread.join()
+
+    # -- what it copies ----------------------------------------------------------------------
+
+    def add(self, followed: Iterable[Followed]) -> None:
+        """Copy these, each in place of an earlier one of its partition."""
+        with self._lock:
+            for one in followed:
+                self._followed[_name(one)] = one
+            self._lock.notify()
+
+    def remove(self, topic_partitions: Collection[TopicPartition]) -> None:
+        """Copy these no more. Nothing is brought on to their logs after this returns."""
+        with self._lock:
+            for name, one in list(self._followed.items()):
+                if one.at in topic_partitions:
+                    del self._followed[name]
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it has nothing to copy."""
+        return not self._followed
+
+    # -- rounds ------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while not self._is_stopped:
+            pause_ms: float | None
+            try:
+                pause_ms = self.run_round()
+            except Exception:
+                # Deliberately broad: no other thread would go on with it.
+                log.exception("copying from broker %d failed with an internal error", self.leader)
+                self._session.end()
+                pause_ms = self._limits.backoff_ms
+            with self._lock:
+                if pause_ms != 0 and not self._is_stopped:
+                    self._lock.wait(None if pause_ms is None else pause_ms / 1000)
+        self._link.close()
+
+    def run_round(self) -> float | None:
+        """Fetch once; return how long to pause in ms, None: until there is more to copy.
+
+        Public for tests, which need no thread.
+        """
+        asked, pause_ms = self._ask_logs()
+        if not asked:
+            return pause_ms
+        try:
+            response = self._fetch(asked)
+            if not self._session.answered(response.error_code, response.session_id):
+                self._check_session(response)
+        except PlogError as fault:
+            self._session.end()
+            return self._away(fault)
+        self._is_there()
+        self._bring_on(asked, response)
+        return 0
+
+    def _ask_logs(self) -> tuple[dict[Fetchable, Asking], float | None]:
+        """Return what is due, and when more is: in ms, or None."""
+        asked: dict[Fetchable, Asking] = {}
+        now_ms = self._clock.monotonic_ms()
+        due_ms: list[int] = []
+        with self._lock:
+            for name, one in self._followed.items():
+                if one.awaits_order:
+                    continue
+                if one.not_before_ms <= now_ms:
+                    try:
+                        asked[name] = Asking(one, one.ask(), one.partition.log.log_start_offset)
+                        continue
+                    except KafkaError as fault:
+                        self._failed(one, fault)
+                due_ms.append(one.not_before_ms)
+        return asked, max(0, min(due_ms) - now_ms) if due_ms else None
+
+    def _fetch(self, asked: Mapping[Fetchable, Asking]) -> FetchResponse:
+        session = self._session.request(
+            {
+                name: FetchPartition(
+                    partition=name.partition,
+                    current_leader_epoch=one.asked.leader_epoch,
+                    fetch_offset=one.asked.position,
+                    last_fetched_epoch=one.asked.last_epoch,
+                    log_start_offset=one.log_start_offset,
+                    partition_max_bytes=self._limits.partition_max_bytes,
+                )
+                for name, one in asked.items()
+            }
+        )
+        request = FetchRequest(
+            replica_state=self._who(),
+            max_wait_ms=self._limits.max_wait_ms,
+            min_bytes=self._limits.min_bytes,
+            max_bytes=self._limits.max_bytes,
+            session_id=session.session_id,
+            session_epoch=session.session_epoch,
+            topics=session.topics,
+            forgotten_topics_data=session.forgotten,
+        )
+        return self._link.call(request, FetchResponse)
+
+    def _check_session(self, response: FetchResponse) -> None:
+        """Raise the error of a whole response."""
+        if response.error_code != ErrorCode.NONE:
+            raise error_for(response.error_code, f"fetch from broker {self.leader}")
+
+    def _bring_on(self, asked: Mapping[Fetchable, Asking], response: FetchResponse) -> None:
+        """Take the answers of all partitions, then make durable what they have brought."""
+        brought, without_range = [], []
+        for topic in response.responses:
+            for answer in topic.partitions:
+                one = asked.get(Fetchable(topic.topic_id, answer.partition_index))
+                if one is None:
+                    continue  # of this session, but it waits
+                do = self._take(one, answer)
+                if do is Do.APPEND:
+                    brought.append(one.followed)
+                elif do is Do.ASK_RANGE:
+                    without_range.append(one)
+        for followed in brought:
+            self._guarded(followed, followed.settle)
+        for one in without_range:
+            self._take_range(one)
+
+    def _take(self, one: Asking, answer: PartitionData) -> Do | None:
+        records = memoryview(answer.records or b"")
+        now_ms = self._clock.now_ms()
+
+        def take() -> Do:
+            return one.followed.take(one.asked, _answer_of(answer), records, now_ms)
+
+        do = self._guarded(one.followed, take)
+        self._note(one, do, f"the leader answers {code_name(answer.error_code)}")
+        return do
+
+    def _take_range(self, one: Asking) -> None:
+        """Ask where the leader's log begins and ends, and do what that means."""
+        try:
+            found = Range(self._list_offset(one, EARLIEST), self._list_offset(one, LATEST))
+        except PlogError as fault:
+            self._failed(one.followed, fault)
+            return
+        do = self._guarded(one.followed, lambda: one.followed.take_range(one.asked, found))
+        self._note(one, do, "the position is within the leader's log, and is refused")
+
+    def _list_offset(self, one: Asking, timestamp: int) -> int:
+        at = one.followed.at
+        request = ListOffsetsRequest(
+            replica_id=self._who().replica_id,
+            topics=[
+                ListOffsetsTopic(
+                    name=at.topic,
+                    partitions=[
+                        ListOffsetsPartition(
+                            partition_index=at.partition,
+                            current_leader_epoch=one.asked.leader_epoch,
+                            timestamp=timestamp,
+                        )
+                    ],
+                )
+            ],
+        )
+        ((found,),) = (
+            topic.partitions for topic in self._link.call(request, ListOffsetsResponse).topics
+        )
+        if found.error_code != ErrorCode.NONE:
+            raise error_for(found.error_code, f"the range of {at} at broker {self.leader}")
+        return found.offset
+
+    # -- what happens to one partition -------------------------------------------------------
+
+    def _guarded(self, followed: Followed, action: Callable[[], Do | None]) -> Do | None:
+        """Bring a log on, if it is still to be copied; None after a failure, too."""
+        with self._lock:
+            if self._followed.get(_name(followed)) is not followed:
+                return None
+            try:
+                return action()
+            except KafkaError as fault:
+                self._failed(followed, fault)
+        return None
+
+    def _note(self, one: Asking, do: Do | None, why: str) -> None:
+        """Log what has become of a log, and let the partition wait where it has to."""
+        followed = one.followed
+        match do:
+            case Do.CUT | Do.RESTART:
+                self._lines.log(
+                    logging.INFO,
+                    "%s: %s at offset %d, by the log of leader %d",
+                    followed.at,
+                    "cut" if do is Do.CUT else "begun anew",
+                    followed.partition.log.log_end_offset,
+                    self.leader,
+                )
+            case Do.FETCH_LATER:
+                self._wait(followed, why)
+            case Do.AWAIT_ORDER:
+                followed.awaits_order = True
+            case Do.APPEND:
+                if followed.trouble.is_told:
+                    log.info("%s: copied from broker %d again", followed.at, self.leader)
+                followed.trouble = NO_TROUBLE
+
+    def _failed(self, followed: Followed, fault: PlogError) -> None:
+        self._wait(followed, str(fault), at_once=isinstance(fault, CorruptRecord))
+
+    def _wait(self, followed: Followed, why: str, *, at_once: bool = False) -> None:
+        """Fetch a partition later; say so once, if that lasts."""
+        now_ms = self._clock.monotonic_ms()
+        followed.not_before_ms = now_ms + self._limits.backoff_ms
+        trouble = followed.trouble
+        if trouble.why != why:
+            trouble = Trouble(why, now_ms, is_told=False)
+        if not trouble.is_told and (at_once or now_ms - trouble.since_ms >= PATIENCE_MS):
+            self._lines.warning("%s: not copied from broker %d: %s", followed.at, self.leader, why)
+            trouble = trouble._replace(is_told=True)
+        followed.trouble = trouble
+
+    # -- the leader --------------------------------------------------------------------------
+
+    def _away(self, fault: PlogError) -> float:
+        """Say once that the leader does not answer; return how long to pause, in ms."""
+        if not self._is_away and not self._is_stopped:
+            self._is_away = True
+            log.warning("no replicas are copied from broker %d: %s", self.leader, fault)
+        return self._limits.backoff_ms
+
+    def _is_there(self) -> None:
+        if self._is_away:
+            self._is_away = False
+            log.info("replicas are copied from broker %d again", self.leader)
+
+
+def _name(followed: Followed) -> Fetchable:
+    return Fetchable(followed.partition.topic_id, followed.at.partition)
+
+
+def _answer_of(answer: PartitionData) -> Answer:
+    diverging = answer.diverging_epoch
+    return Answer(
+        ErrorCode(answer.error_code)
+        if answer.error_code in ERROR_CODES
+        else ErrorCode.UNKNOWN_SERVER_ERROR,
+        answer.high_watermark,
+        answer.log_start_offset,
+        None if diverging.end_offset < 0 else EpochEnd(diverging.epoch, diverging.end_offset),
+    )

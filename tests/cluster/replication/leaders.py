@@ -1,0 +1,147 @@
+"""Leaders that a fetcher asks: real logs, answered from without a broker or a connection."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from plog._native.batch import read_header
+from plog.errors import ErrorCode, NetworkException
+from plog.protocol.messages.fetch import (
+    EpochEndOffset,
+    FetchableTopicResponse,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    PartitionData,
+)
+from plog.protocol.messages.list_offsets import (
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
+from plog.protocol.schema import Struct
+from plog.storage.leader_epochs import UnknownEpoch
+from plog.storage.log import Log
+from tests.storage.storage_logs import read_all
+
+SESSION = 77
+LATEST, EARLIEST = -1, -2
+
+
+@dataclass
+class Leader:
+    """A broker that leads some logs, and the way to it.
+
+    Attributes:
+        most_bytes: of a partition in a response. The last batch is cut there, the first is whole.
+        change: makes another answer of one.
+    """
+
+    logs: dict[tuple[uuid.UUID, int], Log] = field(default_factory=dict)
+    names: dict[str, uuid.UUID] = field(default_factory=dict)
+    most_bytes: int = 1 << 20
+    change: Callable[[PartitionData], PartitionData] = lambda answer: answer
+    is_away: bool = False
+    session_error: ErrorCode = ErrorCode.NONE
+    has_sessions: bool = True
+    requests: list[FetchRequest] = field(default_factory=list)
+    _session: dict[tuple[uuid.UUID, int], FetchPartition] = field(default_factory=dict)
+    _epoch: int = 0
+
+    # -- the way to it -----------------------------------------------------------------------
+
+    def call(self, request: Struct, response: type[Struct], **_: object) -> Struct:
+        if self.is_away:
+            raise NetworkException("nobody is there")
+        if isinstance(request, ListOffsetsRequest):
+            return self._offsets(request)
+        assert isinstance(request, FetchRequest)
+        self.requests.append(request)
+        return self._fetch(request)
+
+    def interrupt(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+    # -- answers -----------------------------------------------------------------------------
+
+    def _fetch(self, request: FetchRequest) -> FetchResponse:
+        if self.session_error:
+            error, self.session_error = self.session_error, ErrorCode.NONE
+            return FetchResponse(error_code=error, session_id=0, responses=[])
+        asked = {
+            (topic.topic_id, part.partition): part
+            for topic in request.topics
+            for part in topic.partitions
+        }
+        if request.session_epoch == 0:
+            assert request.session_id == 0
+            self._session, self._epoch = asked, 0
+        else:
+            assert (request.session_id, request.session_epoch) == (SESSION, self._epoch)
+            self._session |= asked
+            for topic in request.forgotten_topics_data:
+                for index in topic.partitions:
+                    del self._session[topic.topic_id, index]
+        self._epoch += 1
+        return FetchResponse(
+            session_id=SESSION if self.has_sessions else 0,
+            responses=[
+                FetchableTopicResponse(topic_id=one[0], partitions=[self.change(answer)])
+                for one, answer in self._answers()
+            ],
+        )
+
+    def _answers(self) -> Iterator[tuple[tuple[uuid.UUID, int], PartitionData]]:
+        for one, asked in self._session.items():
+            yield one, self._answer(self.logs[one], asked)
+
+    def _answer(self, log: Log, asked: FetchPartition) -> PartitionData:
+        answer = PartitionData(
+            partition_index=asked.partition,
+            error_code=ErrorCode.NONE,
+            high_watermark=log.high_watermark,
+            log_start_offset=log.log_start_offset,
+            records=b"",
+        )
+        if asked.current_leader_epoch != log.native.leader_epoch:
+            older = asked.current_leader_epoch < log.native.leader_epoch
+            answer.error_code = (
+                ErrorCode.FENCED_LEADER_EPOCH if older else ErrorCode.UNKNOWN_LEADER_EPOCH
+            )
+            return answer
+        try:
+            diverging = log.divergence(asked.last_fetched_epoch, asked.fetch_offset)
+        except UnknownEpoch:
+            answer.error_code = ErrorCode.OFFSET_OUT_OF_RANGE
+            return answer
+        if diverging is not None:
+            answer.diverging_epoch = EpochEndOffset(
+                epoch=diverging.epoch, end_offset=diverging.end_offset
+            )
+        elif not log.log_start_offset <= asked.fetch_offset <= log.log_end_offset:
+            answer.error_code = ErrorCode.OFFSET_OUT_OF_RANGE
+        elif asked.fetch_offset < log.log_end_offset:
+            data = read_all(log, asked.fetch_offset)
+            first = read_header(data).size_bytes
+            answer.records = data[: max(first, self.most_bytes)]
+        return answer
+
+    def _offsets(self, request: ListOffsetsRequest) -> ListOffsetsResponse:
+        ((part,),) = (topic.partitions for topic in request.topics)
+        log = self.logs[self.names[request.topics[0].name], part.partition_index]
+        offset = log.log_end_offset if part.timestamp == LATEST else log.log_start_offset
+        answer = ListOffsetsPartitionResponse(
+            partition_index=part.partition_index,
+            error_code=ErrorCode.NONE,
+            old_style_offsets=[],
+            offset=offset,
+        )
+        return ListOffsetsResponse(
+            topics=[ListOffsetsTopicResponse(name=request.topics[0].name, partitions=[answer])]
+        )
