@@ -20,6 +20,7 @@ from plog._native.fetch_sessions cimport (
     FINAL_EPOCH, NO_SESSION_ID, SESSION_MIXED_NAMES, SESSION_NEW, SESSION_NEXT, SESSION_NO_MEMORY, SESSION_NONE,
     SESSION_UNKNOWN, SESSION_WRONG_EPOCH, SessionOutcome, sessions_begin)
 from plog._native.files cimport calls
+from plog._native.log_flush cimport commit_ask
 from plog._native.locks cimport load, load_ordered
 from plog._native.log_read cimport READ_FAILED, READ_FOUND, READ_NOTHING, ReadResult, partition_read, read_end_offset
 from plog._native.part_list cimport parts_release
@@ -222,6 +223,13 @@ cdef bint read_committed(FetchPart* part, int64_t max_bytes, bint whole_first_ba
     return False
 
 
+cdef inline int64_t shown_to_followers(const FetchPart* part) noexcept nogil:
+    """The high watermark of an answer: `plog.cluster.replication.isr` has the rule, and its reason."""
+    cdef const Partition* partition = part.served.partition
+    cdef int64_t high_watermark = load(&partition.high_watermark)
+    return min(high_watermark, load(&partition.durable_end)) if part.served.flush_before_ack else high_watermark
+
+
 cdef bint read_below(
         const FetchCall* call, FetchPart* part, int64_t max_bytes, bint whole_first_batch, bint may_wait) noexcept nogil:
     """Read what its reader may see. False: Python reads it."""
@@ -229,6 +237,7 @@ cdef bint read_below(
     if fetch_is_followers(call):
         partition_read(
             partition, part.offset, max_bytes, load(&partition.log_end_offset), whole_first_batch, may_wait, &part.read)
+        part.read.high_watermark = shown_to_followers(part)
         return True
     if call.read_committed:
         return read_committed(part, max_bytes, whole_first_batch, may_wait)
@@ -280,8 +289,12 @@ cdef void note_position(FetchCall* call, FetchPart* part) noexcept nogil:
         partition, part.leader_epoch, call.replica_id, call.replica_epoch, part.offset, call.came_ms)
     part.is_noted = status != FOLLOWER_UNKNOWN
     part.may_join = status == FOLLOWER_MAY_JOIN
+    # What is committed becomes durable here, too: answers to followers say no more (`shown_to_followers`).
+    if part.is_noted and part.served.flush_before_ack and (
+            load(&partition.high_watermark) > load(&partition.durable_end)):
+        commit_ask(part.served.commits, partition)
     if part.remembered == NULL:  # no session says what the follower knows
-        part.known_high_watermark = load(&partition.high_watermark)
+        part.known_high_watermark = shown_to_followers(part)
 
 
 cdef void note_positions(FetchCall* call) noexcept nogil:

@@ -24,6 +24,7 @@ from plog._native.partition_log import APPENDED, Appended, PartitionLog
 from plog._native.topic_traffic import TopicTraffic
 from plog.cluster.disks import Disks
 from plog.cluster.leadership import UNTOLD, Leadership
+from plog.cluster.replication.isr import shown_to_followers
 from plog.cluster.znodes import NO_LEADER
 from plog.errors import (
     FencedLeaderEpoch,
@@ -443,12 +444,23 @@ class Partition:
             raise NotLeaderOrFollower(f"broker {broker_id} follows {self.topic_partition} no more")
         if status == MAY_JOIN and self._publisher is not None:
             self._publisher.may_join(self, broker_id)
+        log = self.log
+        if self._settings.flush_before_ack and log.high_watermark > log.durable_end:
+            log.flush_soon()  # answers to followers say no more than what is durable
         self._on_change(self.topic_partition)
 
     def advance_high_watermark(self, offset: int) -> None:
         """Take the leader's high watermark over. It never goes back. Raises as `log`."""
         if self.log.native.advance_high_watermark(offset):
             self._on_change(self.topic_partition)
+
+    @property
+    def shown_to_followers(self) -> int:
+        """The high watermark that answers to followers have. Raises as `log`."""
+        log = self.log
+        if not self._settings.flush_before_ack:
+            return log.high_watermark
+        return shown_to_followers(log.high_watermark, log.durable_end)
 
     def readable_end(self, *, read_committed: bool) -> int:
         """Return the offset that a consumer may read up to: high watermark or last stable offset.

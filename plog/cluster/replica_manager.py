@@ -23,6 +23,7 @@ from plog.cluster.disks import Disks
 from plog.cluster.leadership import Leadership
 from plog.cluster.metadata_cache import MetadataCache
 from plog.cluster.partition import InSyncSets, Led, OnChange, Partition, Publisher, SettingsOf
+from plog.cluster.znodes import NO_LEADER
 from plog.errors import (
     ErrorCode,
     FencedLeaderEpoch,
@@ -49,7 +50,7 @@ from plog.runtime.bounded_lines import BoundedLines
 from plog.runtime.partition_lines import log_partitions
 from plog.settings.definitions import TopicSettings
 from plog.storage.file_errors import is_refusal
-from plog.storage.log import Log
+from plog.storage.log import LOST, Log
 from plog.storage.log_manager import LogManager, NewPartition
 from plog.types import NO_EPOCH, ZERO_UUID, TopicPartition, counted
 
@@ -57,6 +58,10 @@ log = logging.getLogger(__name__)
 
 MOST_NAMED = 5
 """So many partitions are named in an error."""
+
+
+class ReplicaLost(KafkaStorageError):
+    """A replica's log is gone, and may be copied from a leader once there is one."""
 
 
 class FollowerFetchers(Protocol):
@@ -127,6 +132,8 @@ class ReplicaManager:
         self._lock = threading.Lock()
         # Refused for want of space or descriptors alone: to be taken up when there are some.
         self._without_space: set[TopicPartition] = set()
+        # Their logs are gone, and nobody leads from whom they could be copied.
+        self._lost: set[TopicPartition] = set()
         # Refused for logs that have been recovered since.
         self._recovered: set[TopicPartition] = set()
         self._partitions: dict[TopicPartition, Partition] = {}
@@ -368,7 +375,8 @@ class ReplicaManager:
             state.controller_epoch,
         )
         without_space = at in self._without_space
-        again = without_space or at in self._recovered  # whose order has not been carried out yet
+        # An order that has not been carried out may come again.
+        again = without_space or at in self._recovered or at in self._lost
         # Before the epochs: the controller asks with old ones which replicas a broker has lost.
         reason = self._logs.offline.get(at)
         if reason is None and known is not None and not again:
@@ -393,14 +401,15 @@ class ReplicaManager:
         try:
             if reason is not None:
                 raise KafkaStorageError(reason)
-            hosted = self._log_of(
-                partition,
-                is_new=state.is_new,
-                was_refused=without_space,
-                is_only=state.replicas == [self._broker_id],
-                leader_epoch=state.leader_epoch,
-            )
+            hosted = self._log_of(partition, state, was_refused=without_space)
             self._give_role(partition, leadership, hosted)
+        except ReplicaLost as lost:
+            # The next leader can give all of it back. Until then an order without a leader is
+            # refused, too: the controller would take this replica for one that can lead.
+            self._lost.add(at)
+            partition.go_offline(str(lost), leadership)
+            self._register(partition)
+            raise
         except KafkaStorageError as failure:
             self._recovered.discard(at)
             partition.go_offline(reason or str(failure), leadership)
@@ -413,6 +422,7 @@ class ReplicaManager:
             raise
         self._without_space.discard(at)
         self._recovered.discard(at)
+        self._lost.discard(at)
         self._register(partition)
         return partition
 
@@ -438,35 +448,44 @@ class ReplicaManager:
             self._on_change(at)
 
     def _log_of(
-        self,
-        partition: Partition,
-        *,
-        is_new: bool,
-        was_refused: bool,
-        is_only: bool,
-        leader_epoch: int,
+        self, partition: Partition, state: LeaderAndIsrPartitionState, *, was_refused: bool
     ) -> Log:
-        """Return the log of a replica, made if it is not there yet."""
+        """Return the log of a replica, made if it is not there yet.
+
+        Raises:
+            ReplicaLost: it has lost records, and no other broker leads that may have them.
+            KafkaStorageError: it cannot be made, or is in a directory that is not here.
+            InconsistentTopicId: it is another topic's.
+        """
         at = partition.topic_partition
+        is_copied = state.leader not in (NO_LEADER, self._broker_id)
+        has_others = state.replicas != [self._broker_id]
         found = self._logs.get(at)
-        if found is None:
-            if not is_new and not was_refused:
-                absent = self._logs.reason_absent(at, partition.topic_id, is_only=is_only)
-                if absent is not None:
-                    raise KafkaStorageError(absent)
-                self._lines.warning("%s has no log on this broker: creating an empty one", at)
-            return self._logs.create(
-                at,
-                partition.topic_id,
-                partition.settings,
-                leader_epoch=leader_epoch,
-                is_late=not is_new or was_refused,
-            )
-        if found.topic_id not in (None, partition.topic_id):
-            raise InconsistentTopicId(
-                f"{at} has a log of topic id {found.topic_id}, not {partition.topic_id}"
-            )
-        return found
+        if found is not None:
+            if found.topic_id not in (None, partition.topic_id):
+                raise InconsistentTopicId(
+                    f"{at} has a log of topic id {found.topic_id}, not {partition.topic_id}"
+                )
+            if found.is_incomplete and not is_copied:
+                raise ReplicaLost(f"{at} {LOST}")
+            return found
+        is_late = not state.is_new or was_refused
+        is_lost = not state.is_new and not was_refused
+        if is_lost:
+            absent = self._logs.reason_absent(at, partition.topic_id, is_only=not is_copied)
+            if has_others and not is_copied:
+                raise ReplicaLost(absent or f"{at} has no log on this broker, and nobody leads it")
+            if absent is not None:
+                raise KafkaStorageError(absent)
+            self._lines.warning("%s has no log on this broker: creating an empty one", at)
+        return self._logs.create(
+            at,
+            partition.topic_id,
+            partition.settings,
+            leader_epoch=state.leader_epoch,
+            is_late=is_late,
+            is_incomplete=is_lost and has_others,
+        )
 
     # -- StopReplica -------------------------------------------------------------------------
 
@@ -524,6 +543,7 @@ class ReplicaManager:
             del self._partitions[at]
             self._without_space.discard(at)
             self._recovered.discard(at)
+            self._lost.discard(at)
             self._by_id.pop((partition.topic_id, at.partition), None)
             same_topic = self._by_topic[at.topic]
             del same_topic[at.partition]

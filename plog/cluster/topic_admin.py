@@ -58,9 +58,6 @@ log = logging.getLogger(__name__)
 BROKER_DEFAULT: Final = -1
 """As a partition count or replication factor: what the broker's settings say (KIP-464)."""
 
-MAX_REPLICAS: Final = 1
-"""Followers do not copy from their leaders yet."""
-
 INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state"})
 """Topics the brokers keep for themselves; administrators cannot delete them."""
 
@@ -95,7 +92,6 @@ class TopicAdmin:
         store: where topics are written.
         settings: defaults, and the check of configs.
         rng: draws where the first leader goes.
-        max_replicas: the highest replication factor; None: as many as there are brokers.
     """
 
     def __init__(
@@ -103,13 +99,10 @@ class TopicAdmin:
         store: Store,
         settings: DynamicSettings,
         rng: random.Random | None = None,
-        *,
-        max_replicas: int | None = None,
     ) -> None:
         self._store = store
         self._settings = settings
         self._rng = rng or random.Random()
-        self._max_replicas = max_replicas
         self._lines = BoundedLines(log, "%d further topic changes", least_level=logging.INFO)
 
     # -- creation ----------------------------------------------------------------------------
@@ -193,15 +186,7 @@ class TopicAdmin:
             factor = broker.default_replication_factor
         if count < 1:
             raise InvalidPartitions(f"{count} partitions: at least one is required")
-        self._check_factor(factor)
         return place_replicas(self._candidates(), count, factor, self._rng)
-
-    def _check_factor(self, factor: int) -> None:
-        if self._max_replicas is not None and factor > self._max_replicas:
-            raise InvalidReplicationFactor(
-                f"replication factor {factor}: plog does not replicate yet; use"
-                f" {self._max_replicas}"
-            )
 
     def _checked_assignments(self, topic: NewTopic) -> dict[int, tuple[int, ...]]:
         if (topic.num_partitions, topic.replication_factor) != (BROKER_DEFAULT, BROKER_DEFAULT):
@@ -229,7 +214,6 @@ class TopicAdmin:
             if not live.issuperset(replicas):
                 unknown = sorted(set(replicas) - live)
                 raise InvalidReplicaAssignment(f"partition {index}: no such broker: {unknown}")
-        self._check_factor(factor)
         return {index: tuple(replicas) for index, replicas in sorted(assignments.items())}
 
     def _candidates(self) -> list[Candidate]:

@@ -184,7 +184,7 @@ class _Reading:
         return Found(
             ErrorCode.NONE,
             b"" if found is None else found,
-            log.high_watermark,
+            partition.shown_to_followers if is_followers else log.high_watermark,
             log.last_stable_offset,
             log.log_start_offset,
             aborted,

@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeAlias
 
 from plog.cluster.metadata_cache import MetadataSnapshot
 from plog.cluster.store import SessionLost, WriteRefused
-from plog.cluster.topic_admin import MAX_REPLICAS, CreatedTopic, NewTopic
+from plog.cluster.topic_admin import CreatedTopic, NewTopic
 from plog.errors import (
     ErrorCode,
     InvalidReplicaAssignment,
@@ -51,6 +51,8 @@ DEFAULT_PARTITIONS = -1
 """As many as the broker's setting says."""
 MAX_NEW_PARTITIONS = 10_000
 """One request may not create more; Kafka's controller has the same bound."""
+MAX_REPLICAS = 2**15 - 1
+"""Of a partition, as the protocol has it."""
 CREATED_AT_ONCE = 10
 """So many topics are created between two looks at whether the broker stops, or time is up."""
 DELETION_DISABLED_SINCE = 3
@@ -234,25 +236,26 @@ async def create_with_defaults(ctx: Context, name: str) -> None:
 def _internal_topics(broker: BrokerSettings) -> dict[str, NewTopic]:
     """Return the brokers' own topics as they must be: whoever asks first has them made.
 
-    They have one replica each, until followers copy.
+    A broker without others has no place for more than one replica.
     """
+    most = MAX_REPLICAS if broker.zookeeper_connect else 1
     offsets, transactions = "__consumer_offsets", "__transaction_state"
     as_it_comes = {"cleanup.policy": "compact", "compression.type": "producer"}
     return {
         offsets: NewTopic(
             offsets,
             broker.offsets_topic_num_partitions,
-            min(broker.offsets_topic_replication_factor, MAX_REPLICAS),
+            min(broker.offsets_topic_replication_factor, most),
             configs={**as_it_comes, "segment.bytes": str(broker.offsets_topic_segment_bytes)},
         ),
         transactions: NewTopic(
             transactions,
             broker.transaction_state_log_num_partitions,
-            min(broker.transaction_state_log_replication_factor, MAX_REPLICAS),
+            min(broker.transaction_state_log_replication_factor, most),
             configs={
                 "cleanup.policy": "compact",
                 "compression.type": "uncompressed",
-                "min.insync.replicas": str(min(broker.transaction_state_log_min_isr, MAX_REPLICAS)),
+                "min.insync.replicas": str(min(broker.transaction_state_log_min_isr, most)),
                 "segment.bytes": str(broker.transaction_state_log_segment_bytes),
                 "unclean.leader.election.enable": "false",
             },

@@ -35,6 +35,7 @@ from plog.storage.durable_ends import DURABLE_ENDS_FILE, DurableEnds, SlotKey
 from plog.storage.file_errors import is_path_fault_of_partition, is_refusal
 from plog.storage.filesystem import SPACE_BYTES, Filesystem, Space
 from plog.storage.group_commit import GroupCommit
+from plog.storage.incomplete_mark import mark_incomplete
 from plog.storage.log import COMPACT, Log
 from plog.storage.log_dir import LogDir
 from plog.storage.log_opening import open_log
@@ -407,6 +408,7 @@ class LiveLogDir:
         owner: LogOwner,
         *,
         keep_free: int = KEPT_DESCRIPTORS,
+        is_incomplete: bool = False,
     ) -> Log:
         """Make the directory of a new partition and open its log.
 
@@ -433,6 +435,8 @@ class LiveLogDir:
             self._unmade.discard(directory)
         self._fs.make_directory(directory)
         try:
+            if is_incomplete:
+                mark_incomplete(self._fs, directory)
             return self._create_in(directory, tp, topic_id, settings, owner, keep_free)
         except OSError:
             self._unmade.add(directory)

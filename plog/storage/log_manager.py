@@ -80,6 +80,7 @@ class NewPartition(NamedTuple):
     settings: TopicSettings
     leader_epoch: int = 0
     is_late: bool = False  # it should be here already: descriptors are left for clients
+    is_incomplete: bool = False  # it was here, and may not lead before it has been copied
 
 
 class LogManager:
@@ -400,6 +401,7 @@ class LogManager:
         leader_epoch: int = 0,
         *,
         is_late: bool = False,
+        is_incomplete: bool = False,
     ) -> Log:
         """Return the partition's log, made in the live directory with the fewest partitions.
 
@@ -409,7 +411,9 @@ class LogManager:
             InconsistentTopicId: the log that is here belongs to another topic of this name.
             KafkaStorageError: the partition is offline, or no directory works.
         """
-        (log,) = self.create_all([NewPartition(tp, topic_id, settings, leader_epoch, is_late)])
+        (log,) = self.create_all(
+            [NewPartition(tp, topic_id, settings, leader_epoch, is_late, is_incomplete)]
+        )
         if isinstance(log, KafkaError):
             raise log
         return log
@@ -462,7 +466,14 @@ class LogManager:
             try:
                 # What a late one leaves, the logs that are still to be loaded may have.
                 keep_free = max(self._keep_free, 2 * LATE_KEEPS if wanted.is_late else 0)
-                log = live.create(tp, wanted.topic_id, wanted.settings, self, keep_free=keep_free)
+                log = live.create(
+                    tp,
+                    wanted.topic_id,
+                    wanted.settings,
+                    self,
+                    keep_free=keep_free,
+                    is_incomplete=wanted.is_incomplete,
+                )
             except OSError as error:
                 self._unmake(live, tp)
                 if is_refusal(error) or is_path_fault_of_partition(error, live.path):

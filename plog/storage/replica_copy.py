@@ -15,6 +15,7 @@ from plog._native.partition_log import Segment
 from plog.errors import KafkaStorageError
 from plog.storage.checkpoints import store_topic_id
 from plog.storage.filesystem import Filesystem
+from plog.storage.incomplete_mark import mark_incomplete
 from plog.storage.index_files import IndexBuilder, store_indexes
 from plog.storage.leader_epochs import LEADER_EPOCH_FILE, encode_leader_epochs
 from plog.storage.log import Log
@@ -55,6 +56,8 @@ class ReplicaCopy:
         """Copy until the rest is small."""
         if self._log.topic_id is not None:
             store_topic_id(self._fs, self.target, self._log.topic_id)
+        if self._log.is_incomplete:
+            mark_incomplete(self._fs, self.target)
         for _ in range(MOST_ROUNDS):
             if self._catch_up() <= SMALL_REST_BYTES:
                 break

@@ -33,7 +33,7 @@ from plog.cluster.replication.isr_question import IsrQuestion
 from plog.cluster.replication.replica_fetcher import Limits
 from plog.cluster.replication.replica_fetchers import ReplicaFetchers
 from plog.cluster.store_calls import StoreCalls
-from plog.cluster.topic_admin import INTERNAL_TOPICS, MAX_REPLICAS, TopicAdmin
+from plog.cluster.topic_admin import INTERNAL_TOPICS, TopicAdmin
 from plog.handlers.context import Services
 from plog.protocol.messages.fetch import ReplicaState
 from plog.runtime.purgatory import Purgatory
@@ -151,7 +151,7 @@ def make_parts(
         log_moves=_make_moves(base, replicas),
         replicas=replicas,
         metadata=metadata,
-        topics=TopicAdmin(store, settings, max_replicas=MAX_REPLICAS),
+        topics=TopicAdmin(store, settings),
         configs=ConfigAdmin(
             store,
             settings,

@@ -13,6 +13,7 @@ import pytest
 
 from plog._native import records
 from plog.cluster.disks import Disks
+from plog.cluster.leadership import UNTOLD
 from plog.cluster.own_appends import OwnAppends, Pair
 from plog.errors import NotLeaderOrFollower
 from plog.runtime.clock import ManualClock
@@ -26,6 +27,7 @@ class Replica:
 
     settings = SimpleNamespace(max_message_bytes=1 << 20, flush_before_ack=False)
     topic_partition = AT
+    leadership = UNTOLD._replace(replicas=(0,))
 
     @property
     def hosted_log(self) -> Held:

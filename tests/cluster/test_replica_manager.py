@@ -65,6 +65,7 @@ class FakeLog:
         self.refusal: KafkaStorageError | None = None
         self.settings = None
         self.native = None
+        self.is_incomplete = False
 
     def become_leader(self, leader_epoch: int, *, sole_replica: bool, enough_in_sync: bool) -> None:
         if self.refusal is not None:
@@ -109,12 +110,15 @@ class FakeLogs:
             return f"{at} is not in any log directory that works"
         return self.lost.get(at) if is_only else None
 
-    def create(self, at, topic_id, settings, leader_epoch=0, is_late=False) -> FakeLog:
+    def create(
+        self, at, topic_id, settings, leader_epoch=0, is_late=False, is_incomplete=False
+    ) -> FakeLog:
         if self.refusal is not None:
             raise self.refusal
         if at.topic == "full":
             raise KafkaStorageError("no space")
         self.logs[at] = FakeLog(at, topic_id, Path("/d0"))
+        self.logs[at].is_incomplete = is_incomplete
         return self.logs[at]
 
     def create_all(self, wanted) -> list[FakeLog | KafkaStorageError]:
@@ -250,6 +254,12 @@ class Broker:
         return ErrorCode(answer.error_code)
 
 
+def no_space() -> KafkaStorageError:
+    refusal = KafkaStorageError("no space")
+    refusal.__cause__ = OSError(errno.ENOSPC, "no space")
+    return refusal
+
+
 def leader_and_isr(at, leader, epoch, isr, topic_id, new, **request) -> LeaderAndIsrRequest:
     state = LeaderAndIsrPartitionState(
         partition_index=at.partition,
@@ -277,7 +287,7 @@ def broker() -> Broker:
 
 
 def test_leader_accepts_and_follower_fetches(broker: Broker) -> None:
-    assert broker.lead() == NONE
+    assert broker.lead(replicas=[ME]) == NONE
     assert broker.lead(A1, leader=PEER, isr=(PEER, ME)) == NONE
     assert broker.logs.logs[A0].role == ("leader", 0, True)
     assert broker.logs.logs[A1].role == ("follower", 0)
@@ -289,6 +299,7 @@ def test_leader_accepts_and_follower_fetches(broker: Broker) -> None:
     assert broker.lead(A1, epoch=1, isr=(PEER, ME)) == NONE
     assert broker.logs.logs[A1].role == ("leader", 1, False)
     assert broker.fetchers.following == {}
+    assert [*broker.in_sync_sets.led] == [A1]
 
 
 FENCED = [
@@ -340,7 +351,7 @@ def test_replica_that_may_be_on_a_lost_disk_is_not_made_anew(broker) -> None:
 
 
 def test_replica_without_its_log_is_made_anew_and_reported(broker, caplog) -> None:
-    assert broker.lead(new=False) == NONE
+    assert broker.lead(leader=PEER, new=False) == NONE
     assert "has no log on this broker" in caplog.text
 
 
@@ -351,9 +362,37 @@ def test_only_replica_is_not_made_anew_where_its_records_were(broker) -> None:
     assert broker.logs.logs == {}
 
 
-def test_one_replica_of_several_is_made_anew(broker) -> None:
-    broker.logs.lost[A0] = "it is gone"
-    assert broker.lead(new=False, replicas=[1, 2]) == NONE
+@pytest.mark.parametrize("is_remembered", [True, False])
+def test_lost_replica_of_several_leads_only_after_it_was_copied(
+    broker: Broker, is_remembered: bool
+) -> None:
+    """An order without a leader is refused, too: the controller asks by it who is usable."""
+    if is_remembered:
+        broker.logs.lost[A0] = "it is gone"
+    for epoch, leader in enumerate((ME, -1, -1, ME)):
+        assert broker.lead(epoch=epoch, leader=leader, new=False) == STORAGE
+    assert broker.logs.logs == {}
+    with pytest.raises(KafkaStorageError):
+        broker.replicas.leader(A0)
+    assert broker.lead(epoch=4, leader=PEER, new=False) == NONE
+    assert broker.fetchers.following == {A0: PEER}
+    assert broker.logs.logs[A0].is_incomplete
+    for epoch, leader in ((5, ME), (6, -1)):
+        assert broker.lead(epoch=epoch, leader=leader, new=False) == STORAGE
+    assert broker.fetchers.following == {}
+    assert broker.lead(epoch=7, leader=PEER, new=False) == NONE
+    broker.logs.logs[A0].is_incomplete = False
+    assert broker.lead(epoch=8, leader=ME, new=False) == NONE
+    assert broker.replicas.leader(A0).log is broker.logs.logs[A0]
+
+
+def test_replica_that_was_never_made_is_made_by_a_later_order(broker: Broker) -> None:
+    """The disk was full when the topic was created."""
+    broker.logs.refusal = no_space()
+    assert broker.lead() == STORAGE
+    broker.logs.refusal = None
+    assert broker.lead(epoch=1, new=False) == NONE
+    assert not broker.logs.logs[A0].is_incomplete
 
 
 def test_offline_replica_is_known_and_says_so_whatever_the_epoch(broker) -> None:
@@ -651,10 +690,8 @@ def test_coordinators_hear_of_roles_though_the_store_goes_away(broker: Broker) -
 
 
 def test_controller_learns_from_a_repeated_order_that_a_replica_is_usable(broker: Broker) -> None:
-    no_space = KafkaStorageError("no space")
-    no_space.__cause__ = OSError(errno.ENOSPC, "no space")
-    broker.logs.refusal = no_space
-    assert read(broker.send(ORDER)) == ((), (A0,))
+    broker.logs.refusal = no_space()
+    assert read(broker.send(leader_and_isr(A0, ME, 0, (ME,), ID, True))) == ((), (A0,))
     broker.logs.refusal = None
     broker.reads_left = 1
     with pytest.raises(Unreachable):

@@ -98,7 +98,7 @@ class Led:
 
     def __init__(self, twins: Twins, **options: tuple[int, ...]) -> None:
         self.twins = twins
-        self.topic = twins.create_topic()
+        self.topic = twins.create_topic(flush_before_ack="false")
         self.partitions = [lead(one, self.topic, **options) for one in twins.both]
 
     def produce(self, *batches: bytes) -> None:
@@ -338,10 +338,10 @@ def test_time_that_python_takes_is_not_the_followers(tmp_path: Path) -> None:
 class Follows(Running):
     """A broker that leads a partition with two followers in sync."""
 
-    def __init__(self, directory: Path, plane: Plane) -> None:
+    def __init__(self, directory: Path, plane: Plane, **configs: object) -> None:
         super().__init__(directory, plane=plane)
         self.plane = plane
-        self.topic, _ = create_topic(self.wire)
+        self.topic, _ = create_topic(self.wire, **configs)
         self.partition = lead(self, self.topic, counted=(ONE, TWO))
         self.second = self.connect()
 
@@ -369,7 +369,7 @@ class Follows(Running):
 
 @pytest.fixture
 def follower_of(tmp_path: Path, plane: Plane) -> Iterator[Follows]:
-    one = Follows(tmp_path, plane)
+    one = Follows(tmp_path, plane, flush_before_ack="false")
     yield one
     one.stop()
 
@@ -389,6 +389,21 @@ def test_waiting_follower_is_woken_by_a_higher_high_watermark(
     assert follower_of.play(1, TWO).high_watermark == 1
     (part,) = flat_parts(follower_of.receive())
     assert (part.records, part.high_watermark) == (b"", 1)
+
+
+def test_follower_hears_of_what_is_committed_once_it_is_durable(
+    tmp_path: Path, plane: Plane
+) -> None:
+    """No producer has asked for that: the fetches of the followers do."""
+    one = Follows(tmp_path, plane)
+    one.wire.ask(produce_request([(one.topic, 0, make_batch())], acks=1), 9)
+    assert one.partition.log.durable_end == 0
+    one.park(follow((one.topic, 0, 1), max_wait_ms=WAIT_MS))
+    one.play(1, TWO)
+    (part,) = flat_parts(one.receive())
+    assert (part.records, part.high_watermark) == (b"", 1)
+    assert one.partition.log.durable_end == 1
+    one.stop()
 
 
 def test_follower_waits_for_nothing_new(follower_of: Follows, plane: Plane) -> None:

@@ -342,7 +342,7 @@ def _read_for_follower(
     data = PartitionData(
         partition_index=partition.topic_partition.partition,
         error_code=ErrorCode.NONE,
-        high_watermark=log.high_watermark,
+        high_watermark=partition.shown_to_followers,
         last_stable_offset=log.last_stable_offset,
         log_start_offset=log.log_start_offset,
         aborted_transactions=None,

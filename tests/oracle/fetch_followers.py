@@ -62,7 +62,7 @@ class Follower:
             *self._broker, wanted.current_leader_epoch, wanted.fetch_offset, self._came_ms
         )
         self._noted.add(key)
-        self._known.setdefault(key, log.high_watermark)
+        self._known.setdefault(key, partition.shown_to_followers)
 
     def has_news(self, high_watermarks: Mapping[PartitionKey, int]) -> bool:
         """Tell whether one is above what it knows."""

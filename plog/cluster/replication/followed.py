@@ -46,6 +46,7 @@ class Followed:
         self.awaits_order = False
         self.trouble = NO_TROUBLE
         self._brought: Decision | None = None
+        self._found_end = False
 
     def ask(self) -> Asked:
         """Return what to fetch. All records that are here are made durable first.
@@ -74,6 +75,7 @@ class Followed:
                     records[:whole], leader_epoch=asked.leader_epoch, now_ms=now_ms
                 )
             self._brought = decision
+            self._found_end = not whole
         return self._do(log, decision)
 
     def take_range(self, asked: Asked, found: Range) -> Do:
@@ -101,9 +103,24 @@ class Followed:
         replica = self._replica(log)
         high_watermark = decisions.high_watermark_after(replica, brought.high_watermark)
         self.partition.advance_high_watermark(high_watermark)
+        if log.is_incomplete and (self._found_end or self._has_all_committed(log, brought)):
+            log.complete()
         start = min(brought.log_start_offset, high_watermark)
         if start > log.log_start_offset:
             log.delete_records_before(start)
+
+    def _has_all_committed(self, log: Log, brought: Decision) -> bool:
+        """Return whether all is here that is committed.
+
+        The leader knows what the ones before it have committed once its high watermark has reached
+        the start of its own epoch.
+        """
+        newest = log.leader_epochs.entries[-1:]
+        return (
+            bool(newest)
+            and newest[0].epoch == self.leadership.leader_epoch
+            and log.log_end_offset >= brought.high_watermark >= newest[0].start_offset
+        )
 
     def _do(self, log: Log, decision: Decision) -> Do:
         if decision.do is Do.CUT:

@@ -37,6 +37,8 @@ from plog.types import TopicPartition
 
 log = logging.getLogger(__name__)
 
+FETCH_VERSION: Final = 17
+"""With topic ids and broker epochs, which version 15 has first."""
 EARLIEST: Final = -2
 LATEST: Final = -1
 ERROR_CODES: Final = frozenset(ErrorCode)
@@ -210,7 +212,7 @@ class ReplicaFetcher:
             topics=session.topics,
             forgotten_topics_data=session.forgotten,
         )
-        return self._link.call(request, FetchResponse)
+        return self._link.call(request, FetchResponse, at_most=FETCH_VERSION)
 
     def _check_session(self, response: FetchResponse) -> None:
         """Raise the error of a whole response."""

@@ -38,6 +38,18 @@ SETTINGS: dict[str, object] = {
     "transaction.state.log.num.partitions": 3,
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": 200,
 }
+REPLICATED: dict[str, object] = {
+    "offsets.topic.replication.factor": 3,
+    "transaction.state.log.replication.factor": 3,
+    "min.insync.replicas": 2,
+    "replica.lag.time.max.ms": 2_000,
+}
+
+
+def settings_of(factor: int) -> dict[str, object]:
+    """Return the settings of brokers whose topics have so many replicas."""
+    own = {key: 1 for key in REPLICATED if key.endswith(".factor")}
+    return {**SETTINGS, **(REPLICATED if factor > 1 else own)}
 
 
 class Role(StrEnum):
@@ -55,8 +67,16 @@ class Scene:
     """Three brokers, the workers, and the one broker that has the role."""
 
     def __init__(
-        self, directory: Path, zookeepers: Ensemble, brokers: Brokers, role: Role, seed: int
+        self,
+        directory: Path,
+        zookeepers: Ensemble,
+        brokers: Brokers,
+        role: Role,
+        seed: int,
+        *,
+        factor: int = 1,
     ) -> None:
+        self._factor = factor
         self.chance = random.Random(seed)
         self.zookeepers, self.brokers, self.role = zookeepers, brokers, role
         self.workers = Workers(directory / "histories", brokers.bootstrap, PARTITIONS, seed)
@@ -77,9 +97,15 @@ class Scene:
         leaders = list(itertools.islice(itertools.cycle(led_by + self._rest), PARTITIONS))
         with Admin(self.brokers.bootstrap) as admin:
             for topic in (INPUT, OUTPUT):
-                admin.create_topic(
-                    topic, assignments={index: [one] for index, one in enumerate(leaders)}
-                )
+                assignments = {
+                    index: [one, *(self._others(one))] for index, one in enumerate(leaders)
+                }
+                admin.create_topic(topic, assignments=assignments)
+
+    def _others(self, leader: int) -> list[int]:
+        """Return the followers of a partition."""
+        others = [one for one in [*self._rest, self.victim] if one != leader]
+        return others[: self._factor - 1]
 
     def _start_load(self) -> None:
         groups_at = self.victim if self.role is Role.GROUPS else self._rest[0]

@@ -19,7 +19,7 @@ from tests.cluster.zookeepers import Ensemble
 from . import network, strikes
 from .judging import judge
 from .network import ZOOKEEPER, BrokersApart, Network
-from .scene import COMPLETE_WITHIN_S, SETTINGS, Role, Scene
+from .scene import COMPLETE_WITHIN_S, Role, Scene, settings_of
 from .strikes import Strike
 
 LONG_STRIKES = 3
@@ -76,9 +76,10 @@ def one_run(
     say: Say,
     *,
     times: int = 1,
+    factor: int = 1,
 ) -> None:
     with brokers:
-        scene = Scene(directory, zookeepers, brokers, role, run_seed())
+        scene = Scene(directory, zookeepers, brokers, role, run_seed(), factor=factor)
         try:
             for _ in range(times):
                 strikes.last(scene, 0.3)
@@ -102,14 +103,14 @@ def one_run(
 def test_broker_fails(
     one_server: Ensemble, tmp_path: Path, record_property: Say, strike: Strike, role: Role
 ) -> None:
-    brokers = Brokers(tmp_path, one_server.bootstrap, **SETTINGS)
+    brokers = Brokers(tmp_path, one_server.bootstrap, **settings_of(1))
     one_run(tmp_path, one_server, brokers, strike, role, record_property, times=LONG_STRIKES)
 
 
 @pytest.mark.long
 @pytest.mark.timeout(300)
 def test_zookeeper_restarts(one_server: Ensemble, tmp_path: Path, record_property: Say) -> None:
-    brokers = Brokers(tmp_path, one_server.bootstrap, **SETTINGS)
+    brokers = Brokers(tmp_path, one_server.bootstrap, **settings_of(1))
     strike, role = strikes.restart_zookeeper, Role.LEADER
     one_run(tmp_path, one_server, brokers, strike, role, record_property, times=LONG_STRIKES)
 
@@ -119,7 +120,7 @@ def test_zookeeper_restarts(one_server: Ensemble, tmp_path: Path, record_propert
 def test_zookeeper_loses_its_majority(
     three_servers: Ensemble, tmp_path: Path, record_property: Say, strike: Strike, role: Role
 ) -> None:
-    brokers = Brokers(tmp_path, three_servers.bootstrap, **SETTINGS)
+    brokers = Brokers(tmp_path, three_servers.bootstrap, **settings_of(1))
     one_run(tmp_path, three_servers, brokers, strike, role, record_property, times=LONG_STRIKES)
 
 
@@ -133,11 +134,12 @@ def test_network_is_cut(
     role: Role,
 ) -> None:
     made, servers = apart
-    brokers = BrokersApart(tmp_path, servers.bootstrap, made, **SETTINGS)
+    brokers = BrokersApart(tmp_path, servers.bootstrap, made, **settings_of(1))
     one_run(tmp_path, servers, brokers, strike, role, record_property, times=LONG_STRIKES)
 
 
 @pytest.mark.timeout(120)
+@pytest.mark.parametrize("factor", [1, 3])
 @pytest.mark.parametrize(
     ("strike", "role"),
     [
@@ -148,10 +150,15 @@ def test_network_is_cut(
     ids=lambda one: one if isinstance(one, str) else one.__name__,
 )
 def test_broker_fails_once(
-    one_server: Ensemble, tmp_path: Path, record_property: Say, strike: Strike, role: Role
+    one_server: Ensemble,
+    tmp_path: Path,
+    record_property: Say,
+    strike: Strike,
+    role: Role,
+    factor: int,
 ) -> None:
-    brokers = Brokers(tmp_path, one_server.bootstrap, **SETTINGS)
-    one_run(tmp_path, one_server, brokers, strike, role, record_property)
+    brokers = Brokers(tmp_path, one_server.bootstrap, **settings_of(factor))
+    one_run(tmp_path, one_server, brokers, strike, role, record_property, factor=factor)
 
 
 @pytest.mark.timeout(120)
@@ -159,5 +166,5 @@ def test_leader_is_cut_from_zookeeper_once(
     apart: tuple[Network, Ensemble], tmp_path: Path, record_property: Say
 ) -> None:
     made, servers = apart
-    brokers = BrokersApart(tmp_path, servers.bootstrap, made, **SETTINGS)
+    brokers = BrokersApart(tmp_path, servers.bootstrap, made, **settings_of(1))
     one_run(tmp_path, servers, brokers, strikes.cut_from_zookeeper, Role.LEADER, record_property)

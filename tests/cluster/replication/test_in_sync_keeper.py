@@ -174,7 +174,7 @@ def test_too_few_in_sync_refuse_acks_all_until_one_joins(tmp_path: Path) -> None
     stage.accept()
     stage.fetch(1)
     assert stage.log.high_watermark == 5
-    stage.replicas.set_least_in_sync(3, stage.clock.since_boot_ms())
+    stage.replicas.set_least_in_sync(3)
     assert not are_enough(stage.log)
 
 
@@ -210,7 +210,7 @@ def test_log_that_moved_to_another_directory_waits_for_its_followers(tmp_path: P
     moved: PartitionLog = Directory(tmp_path / "moved").log()
     moved.set_leader(EPOCH, writable=True, sole_replica=False)
     moved.append(make_batch(5, 100), NOW_MS)
-    stage.replicas.move_to(moved, stage.clock.since_boot_ms())
+    stage.replicas.move_to(moved)
     stage.log = moved
     assert moved.high_watermark == 0
     stage.fetch(1)
