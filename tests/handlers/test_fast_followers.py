@@ -23,6 +23,8 @@ from plog.runtime.clock import SystemClock
 from plog.types import TopicPartition
 from tests.handlers import running
 from tests.handlers.running import Running, decoded, framed, receive
+from tests.handlers.test_list_offsets import BEGIN, EARLIEST_MS, LATEST_MS
+from tests.handlers.test_list_offsets import ask as list_offsets
 from tests.handlers.twins import IDS_SINCE, Twins, TwinSession
 from tests.handlers.wire import (
     WAIT_MS,
@@ -358,9 +360,9 @@ class Follows(Running):
         else:
             self.until_read(before + 1)
 
-    def play(self, offset: int, broker_id: int) -> PartitionData:
+    def play(self, offset: int, broker_id: int, leader_epoch: int = EPOCH) -> PartitionData:
         """Fetch as a follower, on another connection."""
-        request = follow((self.topic, 0, offset), broker_id=broker_id)
+        request = follow((self.topic, 0, offset), broker_id=broker_id, leader_epoch=leader_epoch)
         self.second.sendall(framed(request, 12, 1))
         (part,) = flat_parts(receive(self.second))
         assert part.error_code == 0
@@ -521,4 +523,37 @@ def test_joiner_is_reported_once_until_python_takes_it(tmp_path: Path) -> None:
     assert reported == [joiner]
     one.ask(follow((topic, 0, 0), broker_id=TWO), 12)
     eventually(lambda: reported == [joiner] * 2, "it hears of it again")
+    one.stop()
+
+
+# -- what consumers see of an election
+
+
+@pytest.mark.parametrize(
+    ("version", "error"),
+    [(4, ErrorCode.LEADER_NOT_AVAILABLE), (5, ErrorCode.OFFSET_NOT_AVAILABLE)],
+)
+def test_end_is_unknown_until_the_new_leader_knows_what_is_committed(
+    tmp_path: Path, version: int, error: ErrorCode
+) -> None:
+    """Else the end that a consumer has seen would go back (KIP-207)."""
+    one = Follows(tmp_path, Plane.FAST, flush_before_ack="false")
+    late = make_batch(timestamps=[BEGIN])
+    for _ in range(2):
+        one.wire.ask(produce_request([(one.topic, 0, late)], acks=1), 9)
+    for broker_id in (ONE, TWO):
+        one.play(1, broker_id)
+    lead(one, one.topic, counted=(ONE, TWO))
+
+    def found() -> list[tuple[int, int]]:
+        return [
+            (part.error_code, part.offset)
+            for timestamp in (LATEST_MS, BEGIN + 1, BEGIN, EARLIEST_MS)
+            for part in list_offsets(one.wire, one.topic, timestamp, version=version)
+        ]
+
+    assert found() == [(error, -1), (error, -1), (0, 0), (0, 0)]
+    for broker_id in (ONE, TWO):
+        one.play(2, broker_id, leader_epoch=2)
+    assert found() == [(0, 2), (0, -1), (0, 0), (0, 0)]
     one.stop()

@@ -135,4 +135,3 @@ def test_partitions_are_spread_over_the_fetchers_of_a_leader(tmp_path: Path) -> 
     assert stage.threads == set()
     stage.fetchers.follow(led)
     assert stage.threads == set()
-
