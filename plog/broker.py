@@ -21,6 +21,7 @@ from plog._native.served import ServedPartitions
 from plog.cluster.controlled_shutdown import move_leaderships
 from plog.cluster.known_log_dirs import find_log_dirs
 from plog.cluster.member import Member
+from plog.cluster.replication.drain import drain
 from plog.handlers.context import Services
 from plog.handlers.dispatch import Dispatcher
 from plog.handlers.registry import Handler, load
@@ -236,6 +237,7 @@ class Broker:
                 metadata=services.metadata,
                 peers=parts.peers,
             )
+            undo.push_async_callback(drain, lambda: services.replicas.partitions)  # before that
         is_ready.set()
         self._let_in(control_plane, [one for one in addresses.bound if one not in early])
         base.logs.broker_started()

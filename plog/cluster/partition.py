@@ -284,6 +284,19 @@ class Partition:
             )
         self._on_change(self.topic_partition)
 
+    def refuse_appends(self) -> None:
+        """Take no more records, until the next order: another broker is about to lead."""
+        with self._lock:
+            if self.is_leader and (log := self.hosted_log) is not None:
+                log.refuse_appends()
+        self._on_change(self.topic_partition)
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether all in sync have what this leader has."""
+        log = self.hosted_log
+        return log is None or not self.is_leader or log.high_watermark >= log.log_end_offset
+
     def go_offline(self, reason: str, leadership: Leadership | None = None) -> None:
         """Answer KAFKA_STORAGE_ERROR from now on; what the controller said stays known."""
         with self._lock:

@@ -513,6 +513,12 @@ class Log:
                 if not self._closed and not self._retired:
                     self._take(role)
 
+    def refuse_appends(self) -> None:
+        """Refuse appends of clients with a retriable error, until the log gets another role."""
+        with self._lock:
+            self._role = self._role._replace(writable=False)
+            self._publish_role(self._role)
+
     def retire(self) -> None:
         """Refuse appends for good, because another log replaces this one; reads continue."""
         with self._lock:
