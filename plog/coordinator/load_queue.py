@@ -12,8 +12,11 @@ import heapq
 import itertools
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
 
 MAX_AT_ONCE = 2
+
+R = TypeVar("R")
 
 
 class LoadQueue:
@@ -25,11 +28,14 @@ class LoadQueue:
         self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []
         self._numbers = itertools.count()
 
-    async def run(self, size_bytes: int, read: Callable[[], None]) -> None:
-        """Call `read` in a thread, when it is the turn of a log of this size; raises as `read`."""
+    async def run(self, size_bytes: int, read: Callable[[], R]) -> R:
+        """Call `read` in a thread, when it is the turn of a log of this size.
+
+        Returns and raises as `read`.
+        """
         await self._turn(size_bytes)
         try:
-            await asyncio.get_running_loop().run_in_executor(self._threads, read)
+            return await asyncio.get_running_loop().run_in_executor(self._threads, read)
         finally:
             self._pass_on()
 

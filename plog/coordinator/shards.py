@@ -29,6 +29,10 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0
 """Pauses before another attempt to read a log."""
 
 
+LOOK_S = 0.02
+"""How often a log that was read is looked at until all of it is committed."""
+
+
 class Shard(Protocol):
     """The state of one partition."""
 
@@ -176,22 +180,28 @@ class Shards(Generic[S]):
         def is_abandoned() -> bool:
             return self._is_closed or self._loading.get(index) is not shard
 
-        def read(hosted: Log) -> None:
-            shard.fill(replay(hosted, chunk_bytes=self._load_bytes, abandoned=is_abandoned))
+        def read(hosted: Log) -> int:
+            found = replay(hosted, chunk_bytes=self._load_bytes, abandoned=is_abandoned)
+            shard.fill(found)
+            return found.end_offset
 
+        end = 0
         pause_s = FIRST_PAUSE_S
         while not is_abandoned():
             hosted = partition.hosted_log
             try:
                 if hosted is not None:
                     with bugs_are_errors("reading a log"):
-                        await self._loads.run(hosted.size_bytes, partial(read, hosted))
+                        end = await self._loads.run(hosted.size_bytes, partial(read, hosted))
                     break
             except KafkaError as failure:
                 # The log may have moved to another directory, or its disk may have failed.
                 log.error("%s-%d is not available yet: %s", self.topic, index, failure)
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+        # Nobody hears of what another leader may take back: it is not on all replicas in sync.
+        while not is_abandoned() and not _has_committed(partition, end):
+            await asyncio.sleep(LOOK_S)
         if is_abandoned():
             return
         del self._loading[index]
@@ -256,3 +266,9 @@ class Shards(Generic[S]):
         self._is_closed = True
         for task in self._tasks:
             task.cancel()
+
+
+def _has_committed(partition: Partition, end: int) -> bool:
+    """Return whether all below an offset is on every replica in sync."""
+    log = partition.hosted_log
+    return log is not None and log.high_watermark >= end

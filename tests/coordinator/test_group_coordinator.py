@@ -29,8 +29,10 @@ from plog.coordinator.group_states import GroupState
 from plog.coordinator.member_memory import PATIENCE_MS, SHARE, STALE_MS
 from plog.coordinator.replay import Entry, Replayed
 from plog.coordinator.roster import Member
+from plog.coordinator.shards import LOOK_S
 from plog.coordinator.txn_events import Producer
 from plog.errors import (
+    CoordinatorLoadInProgress,
     ErrorCode,
     KafkaError,
     KafkaStorageError,
@@ -94,7 +96,7 @@ def test_marker_that_comes_while_the_log_is_read_is_not_lost(
     partition = SimpleNamespace(
         topic_partition=OFFSETS,
         leadership=SimpleNamespace(leader_epoch=1),
-        hosted_log=SimpleNamespace(size_bytes=0),
+        hosted_log=SimpleNamespace(size_bytes=0, high_watermark=0),
     )
 
     async def run() -> None:
@@ -124,7 +126,7 @@ def test_log_that_moves_while_it_is_read_is_read_where_it_is_then(
     monkeypatch: pytest.MonkeyPatch, failure: Exception
 ) -> None:
     key = group_log.encode_offset_key("g", AT)
-    logs = [SimpleNamespace(size_bytes=0) for _ in range(2)]
+    logs = [SimpleNamespace(size_bytes=0, high_watermark=0) for _ in range(2)]
     partition = SimpleNamespace(
         topic_partition=OFFSETS, leadership=SimpleNamespace(leader_epoch=1), hosted_log=logs[0]
     )
@@ -141,6 +143,37 @@ def test_log_that_moves_while_it_is_read_is_read_where_it_is_then(
     async def run() -> None:
         groups = made(None)
         groups.shards.on_leadership([partition], [])  # type: ignore[list-item]
+        async with asyncio.timeout(60):
+            while groups.shards.at(0) is None:
+                await asyncio.sleep(0.01)
+        group = groups.find("g")
+        assert group is not None
+        assert group.offsets.get(AT) == CommittedOffset(9)
+        groups.close()
+
+    asyncio.run(run())
+
+
+def test_nobody_hears_of_what_is_not_committed_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next leader may take it back."""
+    key = group_log.encode_offset_key("g", AT)
+    hosted = SimpleNamespace(size_bytes=0, high_watermark=4)
+    partition = SimpleNamespace(
+        topic_partition=OFFSETS, leadership=SimpleNamespace(leader_epoch=1), hosted_log=hosted
+    )
+    table = {key: Entry(group_log.encode_offset(CommittedOffset(9)), 4)}
+    monkeypatch.setattr(
+        "plog.coordinator.shards.replay", lambda *_, **__: Replayed(table=table, end_offset=5)
+    )
+
+    async def run() -> None:
+        groups = made(None)
+        groups.shards.on_leadership([partition], [])  # type: ignore[list-item]
+        for _ in range(10):
+            await asyncio.sleep(LOOK_S)
+            with pytest.raises(CoordinatorLoadInProgress):
+                groups.find("g")
+        hosted.high_watermark = 5
         async with asyncio.timeout(60):
             while groups.shards.at(0) is None:
                 await asyncio.sleep(0.01)
