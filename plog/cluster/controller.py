@@ -13,15 +13,24 @@ from concurrent.futures import Future
 from typing import Any
 
 from plog.cluster.channels import ChannelFactory
+from plog.cluster.controller_context import Assignment
 from plog.cluster.controller_events import (
     ElectionsAsked,
     ElectionType,
     IsrsProposed,
+    MovesAsked,
     ProposedIsr,
+    ReassignmentsAsked,
     ShutdownAsked,
     UncleanEnabled,
 )
-from plog.cluster.controller_loop import ControllerLoop, ControllerSettings, Outcomes, Task
+from plog.cluster.controller_loop import (
+    ControllerLoop,
+    ControllerSettings,
+    Outcomes,
+    Question,
+    Task,
+)
 from plog.cluster.store import Store
 from plog.errors import ErrorCode
 from plog.runtime.clock import Clock
@@ -140,13 +149,27 @@ class Controller:
         """
         return self._ask(lambda token: IsrsProposed(broker_id, broker_epoch, isrs, token))
 
+    def reassign(self, targets: Mapping[TopicPartition, tuple[int, ...] | None]) -> Future[Results]:
+        """Move partitions to these replicas (None: give that up); the future gets a code for each.
+
+        It gets NotController if this broker is not (or no longer) the controller.
+        """
+        return self._ask(lambda token: ReassignmentsAsked(targets, token))
+
+    def moves(
+        self, partitions: Sequence[TopicPartition] | None
+    ) -> Future[Mapping[TopicPartition, Assignment]]:
+        """Return which partitions move, of these or of all. Fails as `reassign`."""
+        asked = None if partitions is None else tuple(partitions)
+        return self._ask(lambda token: MovesAsked(asked, token))
+
     def on_unclean_enabled(self, topic: str | None) -> None:
         """Look again at partitions without a leader: unclean elections were switched on."""
         self._enqueue("", lambda: self.loop.feed(UncleanEnabled(topic)))
 
     def _ask(
         self,
-        event: Callable[[int], ElectionsAsked | ShutdownAsked | IsrsProposed],
+        event: Callable[[int], Question],
         is_given_up: Callable[[], bool] = lambda: False,
     ) -> Future[Any]:
         future: Future[Any] = Future()

@@ -7,11 +7,11 @@ controller's machine changes it, and only the controller's thread may look.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from plog.cluster.znodes import NO_LEADER, Endpoint, PartitionStateNode
+from plog.cluster.znodes import NO_LEADER, Endpoint, PartitionStateNode, TopicNode
 from plog.types import NO_EPOCH, TopicPartition
 
 
@@ -76,6 +76,26 @@ class Assignment(NamedTuple):
     replicas: tuple[int, ...]
     adding: tuple[int, ...] = ()
     removing: tuple[int, ...] = ()
+
+
+def assignments_of(node: TopicNode) -> dict[int, Assignment]:
+    """Return the assignment of each partition of a topic's node."""
+    return {
+        index: Assignment(
+            replicas, node.adding_replicas.get(index, ()), node.removing_replicas.get(index, ())
+        )
+        for index, replicas in sorted(node.partitions.items())
+    }
+
+
+def node_with(node: TopicNode, assignments: Mapping[int, Assignment]) -> TopicNode:
+    """Return a topic's node with these assignments of its partitions."""
+    return TopicNode(
+        node.topic_id,
+        {index: one.replicas for index, one in assignments.items()},
+        {index: one.adding for index, one in assignments.items() if one.adding},
+        {index: one.removing for index, one in assignments.items() if one.removing},
+    )
 
 
 @dataclass(slots=True)

@@ -187,6 +187,39 @@ class IsrsProposed:
 
 
 @dataclass(frozen=True, slots=True)
+class ReassignmentsAsked:
+    """An administrator moves partitions to these replicas; None: the move is to be given up."""
+
+    targets: Mapping[TopicPartition, tuple[int, ...] | None]
+    token: int
+
+
+@dataclass(frozen=True, slots=True)
+class MovesAsked:
+    """An administrator asks which partitions move: of these, or of all (None)."""
+
+    partitions: tuple[TopicPartition, ...] | None
+    token: int
+
+
+class AssignmentWrite(NamedTuple):
+    """What a topic's node is to say of a partition, in place of what it said."""
+
+    partition: TopicPartition
+    assignment: Assignment
+    expected: Assignment
+
+
+@dataclass(frozen=True, slots=True)
+class AssignmentsWritten:
+    """What became of a WriteAssignments: those that are written, and what the others' nodes say."""
+
+    written: tuple[AssignmentWrite, ...]
+    found: Mapping[TopicPartition, Assignment]
+    token: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class BalanceTick:
     """Time to look whether preferred leaders should lead again."""
 
@@ -216,6 +249,9 @@ Event: TypeAlias = (
     | ElectionsAsked
     | ShutdownAsked
     | IsrsProposed
+    | ReassignmentsAsked
+    | MovesAsked
+    | AssignmentsWritten
     | BalanceTick
     | UncleanEnabled
 )
@@ -232,6 +268,14 @@ class WriteStates:
     """Write partition states, fenced by the controller epoch. Answered by StatesWritten."""
 
     writes: tuple[StateWrite, ...]
+    token: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WriteAssignments:
+    """Write assignments into topics' nodes, fenced. Answered by AssignmentsWritten."""
+
+    writes: tuple[AssignmentWrite, ...]
     token: int | None = None
 
 
@@ -328,11 +372,11 @@ class Reply:
     """Answer to whoever holds the token: a code per partition, or one for the whole question.
 
     To ShutdownAsked: the partitions that the broker still leads, each with NONE. To IsrsProposed:
-    the state of a partition whose in-sync set is as proposed.
+    the state of a partition whose in-sync set is as proposed. To MovesAsked: the assignments.
     """
 
     token: int
-    results: Mapping[TopicPartition, Outcome]
+    results: Mapping[TopicPartition, Outcome | Assignment]
     error: ErrorCode = ErrorCode.NONE
 
 
@@ -345,6 +389,7 @@ class Feed:
 
 Effect: TypeAlias = (
     WriteStates
+    | WriteAssignments
     | SendLeaderAndIsr
     | SendUpdateMetadata
     | SendStopReplica

@@ -18,8 +18,14 @@ from typing import Any, Protocol
 from plog.cluster import control_requests, znodes
 from plog.cluster.channels import BrokerChannel, ChannelFactory
 from plog.cluster.control_requests import ControlRequest, ControlResponse, Sender
-from plog.cluster.controller_context import ClusterContext, LiveBroker, Topic
+from plog.cluster.controller_context import (
+    ClusterContext,
+    LiveBroker,
+    Topic,
+    assignments_of,
+)
 from plog.cluster.controller_events import (
+    AssignmentsWritten,
     BalanceTick,
     BrokersRead,
     CloseChannel,
@@ -36,9 +42,11 @@ from plog.cluster.controller_events import (
     LoadTopics,
     LoadUnclean,
     LogDirFailed,
+    MovesAsked,
     OpenChannel,
     Outcome,
     ReadDeletions,
+    ReassignmentsAsked,
     RemoveTopic,
     Reply,
     SendLeaderAndIsr,
@@ -50,12 +58,12 @@ from plog.cluster.controller_events import (
     TopicNamesRead,
     TopicRemoved,
     UncleanRead,
+    WriteAssignments,
     WriteStates,
 )
 from plog.cluster.controller_machine import ControllerMachine
 from plog.cluster.controller_store import ControllerMoved, ControllerStore
 from plog.cluster.controller_topics import ControllerTopics, call_each
-from plog.cluster.state_changes import assignments_of
 from plog.cluster.store import NoNode, SessionLost, Store, StoreError, Watch
 from plog.cluster.znodes import MalformedNode
 from plog.errors import ErrorCode, NotController, error_for
@@ -100,6 +108,7 @@ class ControllerSettings(Protocol):
 
 Task = Callable[[], None]
 Outcomes = Mapping[TopicPartition, Outcome]
+Question = ElectionsAsked | ShutdownAsked | IsrsProposed | ReassignmentsAsked | MovesAsked
 
 
 class ControllerLoop:
@@ -206,7 +215,7 @@ class ControllerLoop:
 
     def ask(
         self,
-        event: Callable[[int], ElectionsAsked | ShutdownAsked | IsrsProposed],
+        event: Callable[[int], Question],
         future: Future[Any],
     ) -> None:
         """Ask the machine; the future gets its reply, or NotController."""
@@ -404,6 +413,11 @@ class ControllerLoop:
         match effect:
             case WriteStates():
                 return self._write_states(effect)
+            case WriteAssignments(writes, token):
+                done, found = self._nodes.write_assignments(writes)
+                for write in done:
+                    log.info("replicas of %s: %s", write.partition, write.assignment)
+                return AssignmentsWritten(tuple(done), found, token)
             case LoadTopics(names):
                 return self._topics.read(names)
             case LoadStates(partitions):
@@ -444,7 +458,9 @@ class ControllerLoop:
         self._nodes.remove_topic(name)
         self._lines.info("deleted topic %s", name)
 
-    def _reply(self, token: int, results: Outcomes, error: ErrorCode) -> None:
+    def _reply(
+        self, token: int, results: Mapping[TopicPartition, object], error: ErrorCode
+    ) -> None:
         future = self._futures.pop(token)
         with suppress(InvalidStateError):  # the caller has gone
             if error != ErrorCode.NONE:

@@ -28,8 +28,10 @@ from plog.cluster.controller_context import (
     LiveBroker,
     PartitionState,
     Topic,
+    assignments_of,
 )
 from plog.cluster.controller_events import (
+    AssignmentsWritten,
     BalanceTick,
     BrokersRead,
     CloseChannel,
@@ -47,9 +49,11 @@ from plog.cluster.controller_events import (
     LoadTopics,
     LoadUnclean,
     LogDirFailed,
+    MovesAsked,
     OpenChannel,
     PartitionUpdate,
     ReadDeletions,
+    ReassignmentsAsked,
     Reply,
     ShutdownAsked,
     StatesRead,
@@ -64,7 +68,8 @@ from plog.cluster.controller_events import (
     WriteStates,
 )
 from plog.cluster.controller_questions import Questions
-from plog.cluster.state_changes import assignments_of, elect, needed_write
+from plog.cluster.reassignments import Reassignments
+from plog.cluster.state_changes import elect, needed_write
 from plog.cluster.topic_deletions import TopicDeletions
 from plog.errors import ErrorCode
 from plog.types import TopicPartition
@@ -76,6 +81,7 @@ class ControllerMachine:
     def __init__(self, context: ClusterContext) -> None:
         self.context = context
         self.deletions = TopicDeletions(context)
+        self.moves = Reassignments(context)
         self._questions = Questions(context, self._is_kept)
 
     def on(self, event: Event) -> list[Effect]:
@@ -97,6 +103,8 @@ class ControllerMachine:
         for broker_id in context.brokers_in_turn():
             effects += self._everything_on(broker_id)
         effects += self._reconcile(context.partitions())
+        # Where the controller before this one has stopped is not known.
+        effects += self._move_on(context.partitions())
         if unknown:
             effects.append(DropDeletions(tuple(sorted(unknown))))
         effects += self.deletions.delete_unreadable(event.deletions)
@@ -241,6 +249,7 @@ class ControllerMachine:
         """Drop a topic; brokers may know more of an unreadable one than could be taken back."""
         was_known = name in self.context.topics
         self.context.drop_topic(name)
+        self.moves.forget(name)
         return [] if was_known else self._tell_everything(self.context.brokers)
 
     def on_deletions_read(self, event: DeletionsRead) -> list[Effect]:
@@ -295,13 +304,25 @@ class ControllerMachine:
             if self.context.knows(partition) and self.context.states.get(partition) != found:
                 again.append(partition)
                 self._take_in(partition, found, has_new_epoch, new)
+        ended = self.moves.on_states_written(written, event.conflicts)
         # What was found may be our own write, whose answer was lost: brokers do not know it yet.
         effects = self._announce([*written, *again], has_new_epoch, new)
+        effects += self.moves.stops(written) + ended
+        answered = None
         if event.token is not None:
             answered = self._questions.on_written(event.token, written, again)
-            if answered is not None:
-                return effects + answered
-        return effects + self._reconcile(again)
+        effects += self._reconcile(again) if answered is None else answered
+        return effects + self._move_on([*written, *again])
+
+    def _move_on(self, partitions: Iterable[TopicPartition]) -> list[Effect]:
+        """Go on with the moves of partitions to other brokers."""
+        return self.moves.go_on(one for one in self._kept(partitions) if self.context.knows(one))
+
+    def on_assignments_written(self, event: AssignmentsWritten) -> list[Effect]:
+        """Take over what topics' nodes say now, and have brokers hear of it."""
+        effects = self.moves.on_assignments_written(event)
+        partitions = [*(one.partition for one in event.written), *event.found]
+        return self._move_on(partitions) + effects
 
     def on_states_read(self, event: StatesRead) -> list[Effect]:
         """Announce states that can be read again; a partition without one gets its first."""
@@ -380,6 +401,16 @@ class ControllerMachine:
         if asked is None:
             asked = tuple(self._kept(self.context.partitions()))
         return self._questions.ask(event, asked)
+
+    def on_reassignments_asked(self, event: ReassignmentsAsked) -> list[Effect]:
+        """Move partitions to other brokers, or give that up; each gets a code."""
+        return self.moves.ask(event, {one for one in event.targets if self._is_kept(one)})
+
+    def on_moves_asked(self, event: MovesAsked) -> list[Effect]:
+        """Say which partitions move."""
+        asked = self.context.partitions() if event.partitions is None else event.partitions
+        moving = self.moves.moving(one for one in asked if self._is_kept(one))
+        return [Reply(event.token, {one: self.context.assignment(one) for one in moving})]
 
     def on_shutdown_asked(self, event: ShutdownAsked) -> list[Effect]:
         """Move leaderships off a broker that is about to stop."""
@@ -482,5 +513,8 @@ _HANDLERS: dict[type, Callable[..., list[Effect]]] = {
     ElectionsAsked: ControllerMachine.on_elections_asked,
     ShutdownAsked: ControllerMachine.on_shutdown_asked,
     IsrsProposed: ControllerMachine.on_isrs_proposed,
+    ReassignmentsAsked: ControllerMachine.on_reassignments_asked,
+    MovesAsked: ControllerMachine.on_moves_asked,
+    AssignmentsWritten: ControllerMachine.on_assignments_written,
     BalanceTick: ControllerMachine.on_balance_tick,
 }

@@ -11,8 +11,14 @@ import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from plog.cluster import topic_removals, znodes
-from plog.cluster.controller_context import LiveBroker, PartitionState
-from plog.cluster.controller_events import StateWrite, TopicsRead
+from plog.cluster.controller_context import (
+    Assignment,
+    LiveBroker,
+    PartitionState,
+    assignments_of,
+    node_with,
+)
+from plog.cluster.controller_events import AssignmentWrite, StateWrite, TopicsRead
 from plog.cluster.registered_brokers import read_registered_brokers
 from plog.cluster.store import (
     BadVersion,
@@ -347,6 +353,55 @@ class ControllerStore:
                     ops.setdefault(above, CreateOp(above))
             ops[path] = CreateOp(path, data)
         self._fenced(list(ops.values()))
+
+    def write_assignments(
+        self, writes: Sequence[AssignmentWrite]
+    ) -> tuple[list[AssignmentWrite], dict[TopicPartition, Assignment]]:
+        """Write assignments into topics' nodes, each topic's in one step.
+
+        Returns those that are written, and what nodes say of the others; nothing of those whose
+        topic or partition is gone.
+        """
+        by_topic: dict[str, list[AssignmentWrite]] = {}
+        for write in writes:
+            by_topic.setdefault(write.partition.topic, []).append(write)
+        written: list[AssignmentWrite] = []
+        found: dict[TopicPartition, Assignment] = {}
+        for name, mine in by_topic.items():
+            done, others = self._write_assignments_of(name, mine)
+            written += done
+            found |= others
+        return written, found
+
+    def _write_assignments_of(
+        self, name: str, writes: Sequence[AssignmentWrite]
+    ) -> tuple[list[AssignmentWrite], dict[TopicPartition, Assignment]]:
+        path = znodes.topic_path(name)
+        while True:
+            (one,) = self._store.get_many([path])
+            try:
+                node = self._topic(path, one)
+            except MalformedNode:
+                return [], {}
+            if one is None or node is None:
+                return [], {}
+            now = assignments_of(node)
+            possible = [
+                write for write in writes if now.get(write.partition.partition) == write.expected
+            ]
+            after = now | {one.partition.partition: one.assignment for one in possible}
+            try:
+                if possible:
+                    data = node_with(node, after).encode()
+                    self._fenced([SetOp(path, data, one[1].version)])
+            except (BadVersion, NoNode):
+                continue  # it has grown, or is gone
+            others = {
+                write.partition: now[write.partition.partition]
+                for write in writes
+                if write not in possible and write.partition.partition in now
+            }
+            return possible, others
 
     def remove_topic(self, name: str) -> None:
         """Remove a topic's nodes, its configs and the request to delete it.

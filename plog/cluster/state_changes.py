@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from plog.cluster.controller_context import Assignment, ClusterContext, PartitionState
+from plog.cluster.controller_context import ClusterContext, PartitionState
 from plog.cluster.controller_events import ElectionType, ProposedIsr, StateWrite
 from plog.cluster.elections import (
     Choice,
@@ -18,7 +18,7 @@ from plog.cluster.elections import (
     elect_preferred,
     elect_unclean,
 )
-from plog.cluster.znodes import NO_LEADER, TopicNode
+from plog.cluster.znodes import NO_LEADER
 from plog.errors import ErrorCode
 from plog.types import NO_EPOCH, TopicPartition
 
@@ -109,6 +109,22 @@ def move_off(
     return None
 
 
+def change_replicas(
+    context: ClusterContext, partition: TopicPartition, replicas: tuple[int, ...]
+) -> StateWrite:
+    """Return the state in which a partition has these replicas.
+
+    Its leader stays, if it is one of them; at least one of those in sync is.
+    """
+    state = context.states[partition]
+    online = context.online(partition)
+    isr = tuple(one for one in state.isr if one in replicas)
+    if state.leader in replicas and context.has_leader(partition):
+        return _change(context, partition, Choice(state.leader, isr))
+    choice = elect_in_sync(replicas, isr, online) or Choice(NO_LEADER, isr)
+    return _change(context, partition, choice)
+
+
 def accept_isr(
     context: ClusterContext, partition: TopicPartition, broker_id: int, proposed: ProposedIsr
 ) -> StateWrite | ErrorCode:
@@ -165,16 +181,6 @@ def still_led(context: ClusterContext, broker_id: int) -> list[TopicPartition]:
         and state.leader == broker_id
         and len(context.assignment(partition).replicas) > 1
     ]
-
-
-def assignments_of(node: TopicNode) -> dict[int, Assignment]:
-    """Return the assignment of each partition of a topic's node."""
-    return {
-        index: Assignment(
-            replicas, node.adding_replicas.get(index, ()), node.removing_replicas.get(index, ())
-        )
-        for index, replicas in sorted(node.partitions.items())
-    }
 
 
 def _create(context: ClusterContext, partition: TopicPartition, choice: Choice) -> StateWrite:

@@ -12,13 +12,15 @@ from collections import deque
 
 from plog.cluster import controller_events as events
 from plog.cluster.controller_context import (
+    Assignment,
     ClusterContext,
     LiveBroker,
     PartitionState,
     Topic,
+    assignments_of,
+    node_with,
 )
 from plog.cluster.controller_machine import ControllerMachine
-from plog.cluster.state_changes import assignments_of
 from plog.cluster.znodes import TopicNode
 from plog.types import TopicPartition
 
@@ -47,12 +49,19 @@ class ControllerScript:
         return self._feed(events.BrokersRead(self.brokers)) if self.machine else []
 
     def do_topic(self, name: str, *partitions: str) -> list[str]:
-        """`topic a 0=0,1 1=1,0`: the topic's node is this; `id=N` gives it another id."""
+        """`topic a 0=0,1 1=1,0`: the topic's node is this; `id=N` gives it another id.
+
+        `adding=0:2` and `removing=0:0,1` belong to a move of partition 0.
+        """
         fields = dict(one.split("=") for one in partitions)
         number = int(fields.pop("id", len(name) + ord(name[0])))
+        adding, removing = (_move(fields.pop(one, "")) for one in ("adding", "removing"))
         fresh = name not in self.topics
         self.topics[name] = TopicNode(
-            uuid.UUID(int=number), {int(k): _numbers(v) for k, v in fields.items()}
+            uuid.UUID(int=number),
+            {int(k): _numbers(v) for k, v in fields.items()},
+            adding,
+            removing,
         )
         if self.machine is None:
             return []
@@ -152,6 +161,19 @@ class ControllerScript:
         isrs = {_partition(partition): proposed}
         return self._feed(events.IsrsProposed(int(broker), number, isrs, self.token))
 
+    def do_reassign(self, *targets: str) -> list[str]:
+        """`reassign a-0=2,3 a-1=`: an administrator moves a-0, and gives a move of a-1 up."""
+        self.token += 1
+        pairs = [one.split("=") for one in targets]
+        wanted = {_partition(one): _numbers(to) if to else None for one, to in pairs}
+        return self._feed(events.ReassignmentsAsked(wanted, self.token))
+
+    def do_moving(self, *partitions: str) -> list[str]:
+        """`moving` or `moving a-0`: an administrator asks what moves."""
+        self.token += 1
+        asked = tuple(map(_partition, partitions)) or None
+        return self._feed(events.MovesAsked(asked, self.token))
+
     def do_lose_answer(self) -> list[str]:
         """The answer to the next write is lost: it is done, and the controller finds a conflict."""
         self.answer_is_lost = True
@@ -203,6 +225,8 @@ class ControllerScript:
         match effect:
             case events.WriteStates():
                 return self._write(effect)
+            case events.WriteAssignments():
+                return self._write_assignments(effect)
             case events.SendLeaderAndIsr(broker, updates):
                 return [f"leader-and-isr -> {broker}", *map(_update_line, updates)], None
             case events.SendUpdateMetadata(brokers, updates, live, is_full, untold):
@@ -260,15 +284,41 @@ class ControllerScript:
         self.answer_is_lost = False
         return lines, events.StatesWritten(tuple(written), conflicts, effect.token)
 
+    def _write_assignments(self, effect: events.WriteAssignments) -> tuple[list[str], events.Event]:
+        lines, written, found = [], [], {}
+        for write in effect.writes:
+            at = write.partition
+            node = self.topics.get(at.topic)
+            now = {} if node is None else assignments_of(node)
+            if now.get(at.partition) == write.expected:
+                assert node is not None
+                now[at.partition] = write.assignment
+                self.topics[at.topic] = node_with(node, now)
+                written.append(write)
+                lines.append(f"assign {at} {_assignment(write.assignment)}")
+            else:
+                lines.append(f"conflict {at}")
+                found |= {at: now[at.partition]} if at.partition in now else {}
+        return lines, events.AssignmentsWritten(tuple(written), found, effect.token)
+
     def _remove(self, name: str) -> None:
         self.topics.pop(name, None)
         self.states = {tp: state for tp, state in self.states.items() if tp.topic != name}
 
 
-def _outcome(outcome: events.Outcome) -> str:
+def _outcome(outcome: events.Outcome | Assignment) -> str:
     if isinstance(outcome, PartitionState):
         return f"[{_state(outcome)}]"
+    if isinstance(outcome, Assignment):
+        return f"[{_assignment(outcome)}]"
     return outcome.name
+
+
+def _assignment(assignment: Assignment) -> str:
+    return (
+        f"replicas={_list(assignment.replicas)} adding={_list(assignment.adding)}"
+        f" removing={_list(assignment.removing)}"
+    )
 
 
 def _state(state: PartitionState) -> str:
@@ -289,6 +339,11 @@ def _update_line(update: events.PartitionUpdate) -> str:
 
 def _list(numbers) -> str:
     return ",".join(map(str, numbers))
+
+
+def _move(text: str) -> dict[int, tuple[int, ...]]:
+    index, _, replicas = text.partition(":")
+    return {int(index): _numbers(replicas)} if text else {}
 
 
 def _numbers(text: str) -> tuple[int, ...]:

@@ -1,0 +1,203 @@
+"""The partitions that the controller moves to other brokers, and what it does for it (KIP-455).
+
+Owns the steps of a move: which replicas a partition's next state names, and which are stopped after
+it. A move begins with its topic's node, so that the next controller goes on with it; the node hears
+of its end last. `reassignment` has the rules. Nobody waits for those who go: a broker that is away
+sets its log aside when it is back (`stray_logs`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import NamedTuple
+
+from plog.cluster.controller_context import Assignment, ClusterContext
+from plog.cluster.controller_events import (
+    AssignmentsWritten,
+    AssignmentWrite,
+    Effect,
+    ReassignmentsAsked,
+    Reply,
+    SendStopReplica,
+    StateWrite,
+    WriteAssignments,
+    WriteStates,
+)
+from plog.cluster.reassignment import begin, cancel, is_complete, is_moving, target
+from plog.cluster.state_changes import change_replicas
+from plog.errors import ErrorCode
+from plog.types import TopicPartition
+
+Replicas = tuple[int, ...]
+
+
+class _Step(NamedTuple):
+    """The replicas that a state names, and whether a move ends with it."""
+
+    replicas: Replicas
+    ends: bool
+
+
+class Reassignments:
+    """The moves of one controller."""
+
+    def __init__(self, context: ClusterContext) -> None:
+        self._context = context
+        self._asked: dict[int, dict[TopicPartition, ErrorCode]] = {}
+        self._told: dict[TopicPartition, Replicas] = {}
+        """The replicas that brokers know, of partitions that move or have been moving."""
+        self._writing: dict[TopicPartition, _Step] = {}
+        """The steps whose states are being written."""
+        self._leaving: dict[TopicPartition, set[int]] = {}
+
+    def moving(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
+        """Return those whose replicas come or go."""
+        return [one for one in partitions if is_moving(self._context.assignment(one))]
+
+    # -- questions ---------------------------------------------------------------------------
+
+    def ask(self, event: ReassignmentsAsked, kept: Collection[TopicPartition]) -> list[Effect]:
+        """Write the moves that are asked for and possible, or reply if there is none.
+
+        Args:
+            kept: those of the partitions that exist, and whose topics are not being deleted.
+        """
+        results: dict[TopicPartition, ErrorCode] = {}
+        writes: list[AssignmentWrite] = []
+        for partition, replicas in event.targets.items():
+            if partition not in kept:
+                results[partition] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                continue
+            decided = self._decide(partition, replicas)
+            if isinstance(decided, Assignment):
+                expected = self._context.assignment(partition)
+                writes.append(AssignmentWrite(partition, decided, expected))
+            else:
+                results[partition] = decided
+        if not writes:
+            return [Reply(event.token, results)]
+        self._asked[event.token] = results
+        return [WriteAssignments(tuple(writes), event.token)]
+
+    def _decide(
+        self, partition: TopicPartition, replicas: Replicas | None
+    ) -> Assignment | ErrorCode:
+        context = self._context
+        known = context.assignment(partition)
+        if replicas is None:
+            if not is_moving(known):
+                return ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
+            wanted = cancel(known)
+        else:
+            if not replicas or len(set(replicas)) < len(replicas):
+                return ErrorCode.INVALID_REPLICA_ASSIGNMENT
+            if not {*replicas} - {*known.replicas} <= context.brokers.keys():
+                return ErrorCode.INVALID_REPLICA_ASSIGNMENT
+            wanted = begin(known, replicas)
+        if wanted == known:
+            return ErrorCode.NONE
+        state = context.states.get(partition)
+        if state is not None and not {*state.isr} & {*wanted.replicas}:
+            # All records are on replicas alone that would go.
+            return ErrorCode.INVALID_REPLICA_ASSIGNMENT
+        return wanted
+
+    # -- steps -------------------------------------------------------------------------------
+
+    def on_assignments_written(self, event: AssignmentsWritten) -> list[Effect]:
+        """Take over what the topics' nodes say now; answer who has asked."""
+        for partition, assignment, _ in event.written:
+            self._take_in(partition, assignment)
+        for partition, assignment in event.found.items():
+            self._take_in(partition, assignment)
+        if event.token is None:
+            return []
+        results = self._asked.pop(event.token)
+        for one in event.written:
+            results[one.partition] = ErrorCode.NONE
+        for partition in event.found:
+            # Another has changed the topic's node meanwhile.
+            results.setdefault(partition, ErrorCode.REASSIGNMENT_IN_PROGRESS)
+        return [Reply(event.token, results)]
+
+    def go_on(self, partitions: Iterable[TopicPartition]) -> list[Effect]:
+        """Have brokers hear of moves and of their ends, and topics' nodes of ends alone.
+
+        Each state takes a new leader epoch: a broker ignores an order in one that it knows.
+        """
+        states: list[StateWrite] = []
+        ended: list[AssignmentWrite] = []
+        for partition in partitions:
+            state = self._context.states.get(partition)
+            if partition in self._writing or state is None or not state.is_readable:
+                continue
+            assignment = self._context.assignment(partition)
+            ends = is_complete(assignment, state.isr)
+            if not is_moving(assignment) and partition not in self._told:
+                continue
+            replicas = target(assignment) if ends else assignment.replicas
+            if self._told.get(partition) != replicas:
+                self._writing[partition] = _Step(replicas, ends)
+                states.append(change_replicas(self._context, partition, replicas))
+            elif ends:
+                ended.append(AssignmentWrite(partition, Assignment(replicas), assignment))
+        effects: list[Effect] = [WriteStates(tuple(states))] if states else []
+        return [*effects, WriteAssignments(tuple(ended))] if ended else effects
+
+    def on_states_written(
+        self, written: Iterable[TopicPartition], again: Iterable[TopicPartition]
+    ) -> list[Effect]:
+        """Take the replicas over that written states name, before they are announced.
+
+        Args:
+            again: those whose write lost.
+
+        Returns:
+            what topics' nodes are to say of moves that have ended.
+        """
+        for partition in again:
+            self._writing.pop(partition, None)
+        ended = []
+        for partition in written:
+            step = self._writing.pop(partition, None)
+            if step is None:
+                continue
+            self._told[partition] = step.replicas
+            if step.ends:
+                before = self._context.assignment(partition)
+                ended.append(AssignmentWrite(partition, Assignment(step.replicas), before))
+                self._take_in(partition, Assignment(step.replicas))
+        return [WriteAssignments(tuple(ended))] if ended else []
+
+    def stops(self, written: Iterable[TopicPartition]) -> list[Effect]:
+        """Have those replicas deleted that are none any more. After their state is announced."""
+        by_broker: dict[int, list[TopicPartition]] = {}
+        for partition in written:
+            for broker_id in sorted(self._leaving.pop(partition, ())):
+                if broker_id in self._context.brokers:
+                    by_broker.setdefault(broker_id, []).append(partition)
+        states = self._context.states
+        return [
+            SendStopReplica(
+                broker_id,
+                tuple(partitions),
+                tuple(states[one].leader_epoch for one in partitions),
+                delete=True,
+            )
+            for broker_id, partitions in sorted(by_broker.items())
+        ]
+
+    def forget(self, topic: str) -> None:
+        """A topic is gone, or another has its name."""
+        for known in (self._told, self._writing, self._leaving):
+            for partition in [one for one in known if one.topic == topic]:
+                del known[partition]
+
+    def _take_in(self, partition: TopicPartition, assignment: Assignment) -> None:
+        if not self._context.knows(partition):
+            return
+        partitions = self._context.topics[partition.topic].partitions
+        before, partitions[partition.partition] = partitions[partition.partition], assignment
+        gone = {*before.replicas} - {*assignment.replicas}
+        if gone:
+            self._leaving.setdefault(partition, set()).update(gone)
