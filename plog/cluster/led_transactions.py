@@ -50,9 +50,9 @@ class LedTransactions:
                 partition.hosted_log.transactions.revoke(producer_id)
 
     def has_begun(self, at: TopicPartition, producer_id: int, producer_epoch: int) -> bool:
-        """Return whether a producer has begun a transaction in a partition."""
+        """Return whether a producer has begun a transaction in a partition that is led here."""
         partition = self._replicas.get(at)
-        if partition is None or partition.hosted_log is None:
+        if partition is None or not partition.is_leader or partition.hosted_log is None:
             return False
         return partition.hosted_log.transactions.has_begun(producer_id, producer_epoch)
 
