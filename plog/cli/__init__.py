@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 COMMANDS = {
     "server": "Run a broker.",
     "cluster": "Show brokers, controller, versions, features and offline partitions.",
+    "reassign": "Move partitions to other brokers: add, drain, replace or remove brokers.",
     "topics": "List, describe, create, change and delete topics.",
     "produce": "Write lines of text or JSON to a topic.",
     "consume": "Print the records of topics.",

@@ -149,19 +149,29 @@ class Controller:
         """
         return self._ask(lambda token: IsrsProposed(broker_id, broker_epoch, isrs, token))
 
-    def reassign(self, targets: Mapping[TopicPartition, tuple[int, ...] | None]) -> Future[Results]:
+    def reassign(
+        self,
+        targets: Mapping[TopicPartition, tuple[int, ...] | None],
+        is_given_up: Callable[[], bool] = lambda: False,
+        *,
+        may_change_factor: bool = True,
+    ) -> Future[Results]:
         """Move partitions to these replicas (None: give that up); the future gets a code for each.
 
-        It gets NotController if this broker is not (or no longer) the controller.
+        Fails as `elect_leaders`.
         """
-        return self._ask(lambda token: ReassignmentsAsked(targets, token))
+        return self._ask(
+            lambda token: ReassignmentsAsked(targets, token, may_change_factor), is_given_up
+        )
 
     def moves(
-        self, partitions: Sequence[TopicPartition] | None
+        self,
+        partitions: Sequence[TopicPartition] | None,
+        is_given_up: Callable[[], bool] = lambda: False,
     ) -> Future[Mapping[TopicPartition, Assignment]]:
-        """Return which partitions move, of these or of all. Fails as `reassign`."""
+        """Return which partitions move, of these or of all. Fails as `elect_leaders`."""
         asked = None if partitions is None else tuple(partitions)
-        return self._ask(lambda token: MovesAsked(asked, token))
+        return self._ask(lambda token: MovesAsked(asked, token), is_given_up)
 
     def on_unclean_enabled(self, topic: str | None) -> None:
         """Look again at partitions without a leader: unclean elections were switched on."""

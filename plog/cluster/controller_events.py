@@ -192,6 +192,7 @@ class ReassignmentsAsked:
 
     targets: Mapping[TopicPartition, tuple[int, ...] | None]
     token: int
+    may_change_factor: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -104,6 +104,7 @@ class ControllerMachine:
             effects += self._everything_on(broker_id)
         effects += self._reconcile(context.partitions())
         # Where the controller before this one has stopped is not known.
+        self.moves.on_failover()
         effects += self._move_on(context.partitions())
         if unknown:
             effects.append(DropDeletions(tuple(sorted(unknown))))
@@ -193,6 +194,7 @@ class ControllerMachine:
                 changed.append(partition)
             self.deletions.on_usable(event.broker_id, partition)
         effects = self._reconcile_and_announce(changed, always=False) if changed else []
+        effects += self.moves.on_taken_up(event.broker_id, event.online)
         return effects + self.deletions.resume() if changed else effects
 
     # -- topics ------------------------------------------------------------------------------
@@ -304,7 +306,7 @@ class ControllerMachine:
             if self.context.knows(partition) and self.context.states.get(partition) != found:
                 again.append(partition)
                 self._take_in(partition, found, has_new_epoch, new)
-        ended = self.moves.on_states_written(written, event.conflicts)
+        ended = self.moves.on_states_written(written, event.conflicts, has_new_epoch)
         # What was found may be our own write, whose answer was lost: brokers do not know it yet.
         effects = self._announce([*written, *again], has_new_epoch, new)
         effects += self.moves.stops(written) + ended

@@ -24,7 +24,7 @@ from plog.cluster.controller_events import (
     WriteStates,
 )
 from plog.cluster.reassignment import begin, cancel, is_complete, is_moving, target
-from plog.cluster.state_changes import change_replicas
+from plog.cluster.state_changes import change_replicas, move_lead
 from plog.errors import ErrorCode
 from plog.types import TopicPartition
 
@@ -48,6 +48,8 @@ class Reassignments:
         """The replicas that brokers know, of partitions that move or have been moving."""
         self._writing: dict[TopicPartition, _Step] = {}
         """The steps whose states are being written."""
+        self._awaited: dict[TopicPartition, int] = {}
+        """Leaders that have not said yet that they lead: until then nobody goes."""
         self._leaving: dict[TopicPartition, set[int]] = {}
 
     def moving(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
@@ -65,10 +67,7 @@ class Reassignments:
         results: dict[TopicPartition, ErrorCode] = {}
         writes: list[AssignmentWrite] = []
         for partition, replicas in event.targets.items():
-            if partition not in kept:
-                results[partition] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                continue
-            decided = self._decide(partition, replicas)
+            decided = self._decide(partition, replicas, event, is_kept=partition in kept)
             if isinstance(decided, Assignment):
                 expected = self._context.assignment(partition)
                 writes.append(AssignmentWrite(partition, decided, expected))
@@ -80,19 +79,30 @@ class Reassignments:
         return [WriteAssignments(tuple(writes), event.token)]
 
     def _decide(
-        self, partition: TopicPartition, replicas: Replicas | None
+        self,
+        partition: TopicPartition,
+        replicas: Replicas | None,
+        event: ReassignmentsAsked,
+        *,
+        is_kept: bool,
     ) -> Assignment | ErrorCode:
+        """The checks are Kafka's, in its order."""
         context = self._context
-        known = context.assignment(partition)
         if replicas is None:
-            if not is_moving(known):
+            if not is_kept or not is_moving(context.assignment(partition)):
                 return ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
+            known = context.assignment(partition)
             wanted = cancel(known)
         else:
             if not replicas or len(set(replicas)) < len(replicas):
                 return ErrorCode.INVALID_REPLICA_ASSIGNMENT
-            if not {*replicas} - {*known.replicas} <= context.brokers.keys():
+            if not context.brokers.keys() >= set(replicas):
                 return ErrorCode.INVALID_REPLICA_ASSIGNMENT
+            if not is_kept:
+                return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            known = context.assignment(partition)
+            if not event.may_change_factor and len(replicas) != len(target(known)):
+                return ErrorCode.INVALID_REPLICATION_FACTOR
             wanted = begin(known, replicas)
         if wanted == known:
             return ErrorCode.NONE
@@ -136,7 +146,14 @@ class Reassignments:
             if not is_moving(assignment) and partition not in self._told:
                 continue
             replicas = target(assignment) if ends else assignment.replicas
-            if self._told.get(partition) != replicas:
+            if ends and state.leader not in replicas:
+                write = move_lead(self._context, partition, replicas)
+                if write is not None:
+                    self._writing[partition] = _Step(assignment.replicas, ends=False)
+                    states.append(write)
+            elif ends and partition in self._awaited:
+                continue
+            elif self._told.get(partition) != replicas:
                 self._writing[partition] = _Step(replicas, ends)
                 states.append(change_replicas(self._context, partition, replicas))
             elif ends:
@@ -145,12 +162,16 @@ class Reassignments:
         return [*effects, WriteAssignments(tuple(ended))] if ended else effects
 
     def on_states_written(
-        self, written: Iterable[TopicPartition], again: Iterable[TopicPartition]
+        self,
+        written: Iterable[TopicPartition],
+        again: Iterable[TopicPartition],
+        has_new_epoch: Iterable[TopicPartition],
     ) -> list[Effect]:
         """Take the replicas over that written states name, before they are announced.
 
         Args:
             again: those whose write lost.
+            has_new_epoch: those whose leaders have an order to take up.
 
         Returns:
             what topics' nodes are to say of moves that have ended.
@@ -167,7 +188,23 @@ class Reassignments:
                 before = self._context.assignment(partition)
                 ended.append(AssignmentWrite(partition, Assignment(step.replicas), before))
                 self._take_in(partition, Assignment(step.replicas))
+        for partition in self.moving(has_new_epoch):
+            self._awaited[partition] = self._context.states[partition].leader
         return [WriteAssignments(tuple(ended))] if ended else []
+
+    def on_failover(self) -> None:
+        """Have nobody go until the leaders of now have said that they lead."""
+        for partition in self.moving(self._context.partitions()):
+            state = self._context.states.get(partition)
+            if state is not None and is_complete(self._context.assignment(partition), state.isr):
+                self._awaited[partition] = state.leader
+
+    def on_taken_up(self, broker_id: int, partitions: Iterable[TopicPartition]) -> list[Effect]:
+        """A broker leads and follows as it was told; go on with moves that wait for that."""
+        released = [one for one in partitions if self._awaited.get(one) == broker_id]
+        for partition in released:
+            del self._awaited[partition]
+        return self.go_on(one for one in released if self._context.knows(one))
 
     def stops(self, written: Iterable[TopicPartition]) -> list[Effect]:
         """Have those replicas deleted that are none any more. After their state is announced."""
@@ -189,7 +226,7 @@ class Reassignments:
 
     def forget(self, topic: str) -> None:
         """A topic is gone, or another has its name."""
-        for known in (self._told, self._writing, self._leaving):
+        for known in (self._told, self._writing, self._awaited, self._leaving):
             for partition in [one for one in known if one.topic == topic]:
                 del known[partition]
 

@@ -484,7 +484,9 @@ class ReplicaManager:
             partition.settings,
             leader_epoch=state.leader_epoch,
             is_late=is_late,
-            is_incomplete=is_lost and has_others,
+            # Others would take an empty log for one with all records. One that is not in sync gets
+            # there only once its leader has seen that it has them.
+            is_incomplete=is_lost and self._broker_id in state.isr,
         )
 
     # -- StopReplica -------------------------------------------------------------------------

@@ -125,6 +125,15 @@ def change_replicas(
     return _change(context, partition, choice)
 
 
+def move_lead(
+    context: ClusterContext, partition: TopicPartition, to: tuple[int, ...]
+) -> StateWrite | None:
+    """Return the state in which one of these leads that is in sync, if one can."""
+    isr = context.states[partition].isr
+    choice = elect_in_sync(to, isr, context.online(partition))
+    return None if choice is None else _change(context, partition, Choice(choice.leader, isr))
+
+
 def accept_isr(
     context: ClusterContext, partition: TopicPartition, broker_id: int, proposed: ProposedIsr
 ) -> StateWrite | ErrorCode:

@@ -10,6 +10,7 @@ import pytest
 from plog.client.admin import Admin
 from plog.client.consumer import Consumer
 from plog.client.producer import Producer
+from plog.client.reassignments import ReassignmentAdmin
 from plog.types import TopicPartition
 from tests.cluster.processes import Brokers
 from tests.compat.live_kafka import ZooKeeper
@@ -105,3 +106,29 @@ def test_next_leader_has_what_was_acknowledged(brokers: Brokers) -> None:
     brokers[second].start()
     until_in_sync(brokers, "t", [0, 1, 2])
     until(lambda: len(set(logs_of(brokers, "t"))) == 1, "all replicas have the same bytes")
+
+
+def test_partition_moves_to_other_brokers_while_it_is_written(brokers: Brokers) -> None:
+    at = TopicPartition("t", 0)
+    with ReassignmentAdmin(brokers.bootstrap) as admin:
+        admin.create_topic("t", assignments={0: [0]}, configs={"min.insync.replicas": "1"})
+        produce(brokers, "t", range(1_000))
+        with Producer(brokers.bootstrap) as producer:
+            for number, target in enumerate(([1, 2], [2], [0, 1, 2], [1])):
+                admin.reassign({at: target})
+                for value in range(200):
+                    producer.send("t", str(1_000 + 200 * number + value).encode(), partition=0)
+                until(lambda: admin.moves() == {}, "the move has ended")
+                until_in_sync(brokers, "t", target)
+                until(lambda: where(brokers, "t") == sorted(target), "others have no log")  # noqa: B023 - called at once
+                assert leader_of(brokers, "t") in target
+    assert read(brokers, "t", 1_800) == list(range(1_800))
+
+
+def where(brokers: Brokers, topic: str) -> list[int]:
+    """Return the brokers that have a replica's directory."""
+    return [
+        number
+        for number, broker in enumerate(brokers.brokers)
+        if Path(broker.log_dirs[0], f"{topic}-0").exists()
+    ]
