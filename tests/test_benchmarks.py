@@ -28,6 +28,7 @@ PARTS_OF = {
     "batch_fields": "batch",
     "callout": "reactor",
     "callout_texts": "reactor",
+    "change_bell": "partition_log",
     "closing": "reactor",
     "codec_gzip": "compression",
     "codec_lz4": "compression",

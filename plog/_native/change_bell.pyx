@@ -1,4 +1,4 @@
-"""Tells an event loop of Python's that a partition has changed.
+"""Wakes an event loop of Python's when a partition has changed.
 
 A bell is in the partition's list of those who wait. Many changes ring it once, until it is asked.
 """

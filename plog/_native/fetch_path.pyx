@@ -289,7 +289,7 @@ cdef void note_position(FetchCall* call, FetchPart* part) noexcept nogil:
         partition, part.leader_epoch, call.replica_id, call.replica_epoch, part.offset, call.came_ms)
     part.is_noted = status != FOLLOWER_UNKNOWN
     part.may_join = status == FOLLOWER_MAY_JOIN
-    # What is committed becomes durable here, too: answers to followers say no more (`shown_to_followers`).
+    # Committed records become durable here, too: answers to followers say no more (`shown_to_followers`).
     if part.is_noted and part.served.flush_before_ack and (
             load(&partition.high_watermark) > load(&partition.durable_end)):
         commit_ask(part.served.commits, partition)

@@ -61,9 +61,9 @@ def plan_moves(
 ) -> None:
     """Show which partitions would move, of all topics or of these; nothing is changed.
 
-    --json prints the plan for `plog reassign apply`. What is on a broker that has left the cluster
-    moves, too. Sizes are those of the replicas on disk, and racks are kept apart where that is
-    possible. Exit status 1 means that a disk is too small for the plan.
+    --json prints the plan for `plog reassign apply`. Replicas on a broker that has left the cluster
+    move, too. Sizes are those of the replicas on disk. Racks are kept apart where that is possible.
+    Exit status 1 means that a disk is too small for the plan.
     """
     from plog.client.reassignments import ReassignmentAdmin
     from plog.errors import PlogError

@@ -1,7 +1,7 @@
-"""Has those who wait in the event loop look again when a partition changes without Python.
+"""Has waiting requests in the event loop look again when a partition changes without Python.
 
 The fetches of followers move high watermarks in the reactor. Owns the bells of the partitions that
-somebody waits for, and the descriptor by which they wake the loop.
+requests wait for, and the descriptor by which they wake the loop.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Who leads a partition, and with whom, as the controller has said."""
+"""The leader and the replicas of a partition, as the controller has said."""
 
 from __future__ import annotations
 

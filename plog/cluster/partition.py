@@ -77,7 +77,7 @@ class Led(Protocol):
 
 
 class InSyncSets(Protocol):
-    """Who keeps the in-sync sets. Any thread; must be quick."""
+    """Keeps the in-sync sets. Any thread; must be quick."""
 
     def lead(
         self,
@@ -459,7 +459,7 @@ class Partition:
             self._publisher.may_join(self, broker_id)
         log = self.log
         if self._settings.flush_before_ack and log.high_watermark > log.durable_end:
-            log.flush_soon()  # answers to followers say no more than what is durable
+            log.flush_soon()  # answers to followers say no more than is durable
         self._on_change(self.topic_partition)
 
     def advance_high_watermark(self, offset: int) -> None:

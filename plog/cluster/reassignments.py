@@ -2,8 +2,8 @@
 
 Owns the steps of a move: which replicas a partition's next state names, and which are stopped after
 it. A move begins with its topic's node, so that the next controller goes on with it; the node hears
-of its end last. `reassignment` has the rules. Nobody waits for those who go: a broker that is away
-sets its log aside when it is back (`stray_logs`).
+of its end last. `reassignment` has the rules. A broker that is away sets its log aside when it is
+back (`stray_logs`): no move waits for it.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ class Reassignments:
     def __init__(self, context: ClusterContext) -> None:
         self._context = context
         self._asked: dict[int, dict[TopicPartition, ErrorCode]] = {}
-        self._told: dict[TopicPartition, Replicas] = {}
+        self._known: dict[TopicPartition, Replicas] = {}
         """The replicas that brokers know, of partitions that move or have been moving."""
         self._writing: dict[TopicPartition, _Step] = {}
         """The steps whose states are being written."""
         self._awaited: dict[TopicPartition, int] = {}
-        """Leaders that have not said yet that they lead: until then nobody goes."""
+        """Leaders that have not said yet that they lead: until then no replica goes."""
         self._leaving: dict[TopicPartition, set[int]] = {}
 
     def moving(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
@@ -143,7 +143,7 @@ class Reassignments:
                 continue
             assignment = self._context.assignment(partition)
             ends = is_complete(assignment, state.isr)
-            if not is_moving(assignment) and partition not in self._told:
+            if not is_moving(assignment) and partition not in self._known:
                 continue
             replicas = target(assignment) if ends else assignment.replicas
             if ends and state.leader not in replicas:
@@ -153,7 +153,7 @@ class Reassignments:
                     states.append(write)
             elif ends and partition in self._awaited:
                 continue
-            elif self._told.get(partition) != replicas:
+            elif self._known.get(partition) != replicas:
                 self._writing[partition] = _Step(replicas, ends)
                 states.append(change_replicas(self._context, partition, replicas))
             elif ends:
@@ -183,7 +183,7 @@ class Reassignments:
             step = self._writing.pop(partition, None)
             if step is None:
                 continue
-            self._told[partition] = step.replicas
+            self._known[partition] = step.replicas
             if step.ends:
                 before = self._context.assignment(partition)
                 ended.append(AssignmentWrite(partition, Assignment(step.replicas), before))
@@ -193,14 +193,14 @@ class Reassignments:
         return [WriteAssignments(tuple(ended))] if ended else []
 
     def on_failover(self) -> None:
-        """Have nobody go until the leaders of now have said that they lead."""
+        """Let no replica go until the leaders of now have said that they lead."""
         for partition in self.moving(self._context.partitions()):
             state = self._context.states.get(partition)
             if state is not None and is_complete(self._context.assignment(partition), state.isr):
                 self._awaited[partition] = state.leader
 
     def on_taken_up(self, broker_id: int, partitions: Iterable[TopicPartition]) -> list[Effect]:
-        """A broker leads and follows as it was told; go on with moves that wait for that."""
+        """A broker leads and follows as ordered; go on with moves that wait for that."""
         released = [one for one in partitions if self._awaited.get(one) == broker_id]
         for partition in released:
             del self._awaited[partition]
@@ -226,9 +226,9 @@ class Reassignments:
 
     def forget(self, topic: str) -> None:
         """A topic is gone, or another has its name."""
-        for known in (self._told, self._writing, self._awaited, self._leaving):
-            for partition in [one for one in known if one.topic == topic]:
-                del known[partition]
+        for kept in (self._known, self._writing, self._awaited, self._leaving):
+            for partition in [one for one in kept if one.topic == topic]:
+                del kept[partition]
 
     def _take_in(self, partition: TopicPartition, assignment: Assignment) -> None:
         if not self._context.knows(partition):

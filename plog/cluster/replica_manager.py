@@ -97,7 +97,7 @@ class ReplicaManager:
         on_change: told of each partition whose waiters should look again.
         log_dir_failed: has the controller ask which replicas this broker can serve.
         in_sync_sets: who keeps the sets of the partitions that are led here.
-        fetchers: who follows leaders elsewhere; None: nobody does.
+        fetchers: follow leaders elsewhere; None: no replica is copied.
         publisher: told what the fast path may serve; None without one.
         disks: the marks of the log directories; None for marks that nobody else sees.
     """
@@ -132,7 +132,7 @@ class ReplicaManager:
         self._lock = threading.Lock()
         # Refused for want of space or descriptors alone: to be taken up when there are some.
         self._without_space: set[TopicPartition] = set()
-        # Their logs are gone, and nobody leads from whom they could be copied.
+        # Their logs are gone, and there is no leader from which they could be copied.
         self._lost: set[TopicPartition] = set()
         # Refused for logs that have been recovered since.
         self._recovered: set[TopicPartition] = set()
@@ -474,7 +474,7 @@ class ReplicaManager:
         if is_lost:
             absent = self._logs.reason_absent(at, partition.topic_id, is_only=not is_copied)
             if has_others and not is_copied:
-                raise ReplicaLost(absent or f"{at} has no log on this broker, and nobody leads it")
+                raise ReplicaLost(absent or f"{at} has no log on this broker, and no leader")
             if absent is not None:
                 raise KafkaStorageError(absent)
             self._lines.warning("%s has no log on this broker: creating an empty one", at)

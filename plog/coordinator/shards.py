@@ -199,7 +199,7 @@ class Shards(Generic[S]):
                 log.error("%s-%d is not available yet: %s", self.topic, index, failure)
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
-        # Nobody hears of what another leader may take back: it is not on all replicas in sync.
+        # Clients do not hear of records that another leader may take back.
         while not is_abandoned() and not _has_committed(partition, end):
             await asyncio.sleep(LOOK_S)
         if is_abandoned():

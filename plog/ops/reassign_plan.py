@@ -117,7 +117,7 @@ class Planner:
             self._in_place.add(at)
 
     def vacate(self) -> None:
-        """Move what is on brokers that may have no replicas.
+        """Move the replicas on brokers that may have none.
 
         Raises:
             InvalidReplicaAssignment: too few brokers are left.
@@ -153,7 +153,7 @@ class Planner:
             self._set(at, tuple(new if one == old else one for one in self._after[at]))
 
     def plan(self) -> Plan:
-        """Return what has come of it. The brokers that lead are spread over the new replicas."""
+        """Return the plan. The brokers that lead are spread over the new replicas."""
         moves = []
         copied: Counter[int] = Counter()
         leads = Counter(replicas[0] for replicas in self._after.values())

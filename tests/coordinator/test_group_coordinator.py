@@ -154,7 +154,9 @@ def test_log_that_moves_while_it_is_read_is_read_where_it_is_then(
     asyncio.run(run())
 
 
-def test_nobody_hears_of_what_is_not_committed_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_records_that_are_not_committed_are_shown_to_no_client(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The next leader may take it back."""
     key = group_log.encode_offset_key("g", AT)
     hosted = SimpleNamespace(size_bytes=0, high_watermark=4)

@@ -87,7 +87,7 @@ def test_misspelt_key_is_answered_with_the_one_it_resembles(name, meant):
 
 def test_keys_without_effect_are_warned_of_with_their_place(file, caplog):
     path = file(
-        "num.io.threads=4\nreplica.lag.time.max.ms=1\nlistener.name.a.ssl.key.password=sesame\n"
+        "num.io.threads=4\nreplica.selector.class=x\nlistener.name.a.ssl.key.password=sesame\n"
         "broker.id=1\nbroker.id=2\nauthorizer.class.name=\nnode.id=2\n"
     )
     with caplog.at_level(logging.WARNING, logger="plog.settings"):
@@ -96,8 +96,8 @@ def test_keys_without_effect_are_warned_of_with_their_place(file, caplog):
     assert [record.getMessage() for record in caplog.records] == [
         f"{path}:1: `num.io.threads` has no effect in plog: "
         "plog does not use a thread pool for requests",
-        f"{path}:2: `replica.lag.time.max.ms` has no effect in plog: "
-        "plog does not copy replicas yet, and has its own pauses between brokers",
+        f"{path}:2: `replica.selector.class` has no effect in plog: "
+        "plog has its own pauses between brokers, and chooses no replica to read from yet",
         f"{path}:3: `listener.name.a.ssl.key.password` has no effect in plog: "
         "listeners have no settings of their own yet",
         f"{path}:5: `broker.id` was set on line 4 already; this later value counts",

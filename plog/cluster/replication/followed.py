@@ -1,4 +1,4 @@
-"""One partition that this broker follows in one leader epoch: what is fetched goes into its log.
+"""One partition that this broker follows in one leader epoch: fetched batches go into its log.
 
 Owns how a log is asked for and brought on. `fetch_decisions` says what an answer means; this does
 it. Never asks the leader itself: the fetcher does.
@@ -24,10 +24,10 @@ class Trouble(NamedTuple):
 
     why: str
     since_ms: int
-    is_told: bool
+    is_logged: bool
 
 
-NO_TROUBLE: Final = Trouble("", 0, is_told=False)
+NO_TROUBLE: Final = Trouble("", 0, is_logged=False)
 
 
 class Followed:

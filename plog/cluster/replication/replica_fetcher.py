@@ -90,7 +90,7 @@ class ReplicaFetcher:
         self._who = who
         self._clock = clock
         self._session = FetchSession()
-        # Held while a partition's log is brought on: whoever takes a partition away waits for that.
+        # Held while a partition's log is brought on: `remove` waits for that.
         self._lock = threading.Condition()
         self._followed: dict[Fetchable, Followed] = {}
         self._is_stopped = False
@@ -171,7 +171,7 @@ class ReplicaFetcher:
         return 0
 
     def _ask_logs(self) -> tuple[dict[Fetchable, Asking], float | None]:
-        """Return what is due, and when more is: in ms, or None."""
+        """Return the partitions that are due, and when more are: in ms, or None."""
         asked: dict[Fetchable, Asking] = {}
         now_ms = self._clock.monotonic_ms()
         due_ms: list[int] = []
@@ -296,7 +296,7 @@ class ReplicaFetcher:
         return None
 
     def _note(self, one: Asking, do: Do | None, why: str) -> None:
-        """Log what has become of a log, and let the partition wait where it has to."""
+        """Log a cut, and let the partition wait where it has to."""
         followed = one.followed
         match do:
             case Do.CUT | Do.RESTART:
@@ -304,7 +304,7 @@ class ReplicaFetcher:
                     logging.INFO,
                     "%s: %s at offset %d, by the log of leader %d",
                     followed.at,
-                    "cut" if do is Do.CUT else "begun anew",
+                    "cut" if do is Do.CUT else "begun again",
                     followed.partition.log.log_end_offset,
                     self.leader,
                 )
@@ -313,7 +313,7 @@ class ReplicaFetcher:
             case Do.AWAIT_ORDER:
                 followed.awaits_order = True
             case Do.APPEND:
-                if followed.trouble.is_told:
+                if followed.trouble.is_logged:
                     log.info("%s: copied from broker %d again", followed.at, self.leader)
                 followed.trouble = NO_TROUBLE
 
@@ -326,10 +326,10 @@ class ReplicaFetcher:
         followed.not_before_ms = now_ms + self._limits.backoff_ms
         trouble = followed.trouble
         if trouble.why != why:
-            trouble = Trouble(why, now_ms, is_told=False)
-        if not trouble.is_told and (at_once or now_ms - trouble.since_ms >= PATIENCE_MS):
+            trouble = Trouble(why, now_ms, is_logged=False)
+        if not trouble.is_logged and (at_once or now_ms - trouble.since_ms >= PATIENCE_MS):
             self._lines.warning("%s: not copied from broker %d: %s", followed.at, self.leader, why)
-            trouble = trouble._replace(is_told=True)
+            trouble = trouble._replace(is_logged=True)
         followed.trouble = trouble
 
     # -- the leader --------------------------------------------------------------------------

@@ -55,7 +55,7 @@ class Leader:
 
     def call(self, request: Struct, response: type[Struct], **_: object) -> Struct:
         if self.is_away:
-            raise NetworkException("nobody is there")
+            raise NetworkException("no route")
         if isinstance(request, ListOffsetsRequest):
             return self._offsets(request)
         assert isinstance(request, FetchRequest)

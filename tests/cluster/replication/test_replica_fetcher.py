@@ -158,7 +158,7 @@ def test_leader_that_is_away_is_asked_again(stage: Stage, caplog) -> None:
     stage.leader.is_away = False
     stage.catch_up()
     assert [line.getMessage() for line in caplog.records] == [
-        "no replicas are copied from broker 0: nobody is there",
+        "no replicas are copied from broker 0: no route",
         "replicas are copied from broker 0 again",
     ]
 

@@ -117,7 +117,7 @@ def test_forgotten_partition_is_not_copied(stage: Stage) -> None:
     until_equal(first, led)
 
 
-def test_without_a_leader_nobody_is_asked(stage: Stage) -> None:
+def test_without_a_leader_no_broker_is_asked(stage: Stage) -> None:
     partition, led = stage.partition(0)
     stage.lead(partition, -1, led)
     stage.fetchers.follow([partition])
