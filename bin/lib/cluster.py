@@ -178,9 +178,7 @@ def start() -> None:
         wait_for(ZOOKEEPER, ZOOKEEPER_PORT)
     for config in CONFIGS:
         if running(config.stem) is None:
-            data = f"log.dirs={PLACE / config.stem}"
-            plog = [sys.executable, "-m", "plog", "server", str(config), "--override", data]
-            launch(config.stem, plog)
+            start_broker(config)
     for config in CONFIGS:
         wait_for(config.stem, port_of(config))
     show()
@@ -220,6 +218,24 @@ def stop() -> None:
             click.echo(f"stopped {name}")
 
 
+def restart(broker_id: int) -> None:
+    """Stop a broker in order, and start it again."""
+    for config in CONFIGS:
+        if int(setting(config, "broker.id")) == broker_id:
+            end(config.stem)
+            start_broker(config)
+            wait_for(config.stem, port_of(config))
+            return
+    fail(f"there is no broker {broker_id}")
+
+
+def start_broker(config: Path) -> None:
+    """Start a broker of a properties file."""
+    data = f"log.dirs={PLACE / config.stem}"
+    plog = [sys.executable, "-m", "plog", "server", str(config), "--override", data]
+    launch(config.stem, plog)
+
+
 def remove() -> None:
     """Stop everything and remove its data."""
     stop()
@@ -244,8 +260,9 @@ COMMANDS: dict[str, Callable[[], None]] = {
 
 
 @click.command()
-@click.argument("command", type=click.Choice([*COMMANDS]))
-def main(command: str) -> None:
+@click.argument("command", type=click.Choice([*COMMANDS, "restart"]))
+@click.argument("broker", type=int, required=False)
+def main(command: str, broker: int | None) -> None:
     """Run a ZooKeeper and three brokers on this machine.
 
     \b
@@ -253,8 +270,14 @@ def main(command: str) -> None:
       show     show the processes and the cluster
       stop     stop the brokers, then ZooKeeper; the data stays
       remove   stop everything and remove the data
+      restart  stop BROKER, by its id, and start it again
     """
-    COMMANDS[command]()
+    if (broker is None) == (command == "restart"):
+        raise click.UsageError("`restart` needs a broker's id, and no other command has one")
+    if broker is None:
+        COMMANDS[command]()
+    else:
+        restart(broker)
 
 
 if __name__ == "__main__":

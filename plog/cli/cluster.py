@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import time
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -33,14 +35,17 @@ BROKER_COLUMNS = [
     "Listeners",
     "Advertised",
 ]
+LOOK_S = 0.5
+"""How often a cluster is looked at until a broker may be restarted."""
 FEATURE_COLUMNS = ["Feature", "Lowest", "Highest", "In force"]
 
 
-@click.command()
+@click.group(invoke_without_command=True)
 @bootstrap_option
 @json_option
 @click.option("--apis", "show_apis", is_flag=True, help="List the API versions of each broker.")
-def command(bootstrap: str, as_json: bool, show_apis: bool) -> None:
+@click.pass_context
+def command(context: click.Context, bootstrap: str, as_json: bool, show_apis: bool) -> None:
     """Show the cluster: brokers, controller, coordination, features and partitions in trouble.
 
     Address is the one that the broker names to this client. Listeners and Advertised are its
@@ -56,6 +61,8 @@ def command(bootstrap: str, as_json: bool, show_apis: bool) -> None:
     just joined. Another line names the brokers that get no answer from ZooKeeper. Exit status 1
     means that a broker did not answer.
     """
+    if context.invoked_subcommand is not None:
+        return
     from plog.client.cluster_admin import ClusterAdmin
 
     with ClusterAdmin(bootstrap) as admin:
@@ -66,6 +73,61 @@ def command(bootstrap: str, as_json: bool, show_apis: bool) -> None:
         _print(cluster, show_apis=show_apis)
     faults = [_fault(broker) for broker in cluster.brokers] + [cluster.features_fault]
     raise_all(distinct(fault for fault in faults if fault is not None))
+
+
+@command.command("restart-check")
+@click.argument("broker", type=int, required=False)
+@bootstrap_option
+@json_option
+@click.option(
+    "--wait",
+    "wait_s",
+    type=click.FloatRange(min=0),
+    default=0,
+    metavar="SECONDS",
+    help="Wait at most so long until it may.",
+)
+def restart_check(broker: int | None, bootstrap: str, as_json: bool, wait_s: float) -> None:
+    """Tell whether BROKER may be restarted now; without a number, whether any may.
+
+    It may while every broker is there, all replicas are in sync, and each of its partitions keeps
+    min.insync.replicas without it. Exit status 1 means that it may not, and each reason is printed.
+    Partitions that have no other replica are offline during the restart in any case.
+
+    \b
+      plog cluster restart-check 2 --wait 600 && ssh host2 systemctl restart plog
+    """
+    from plog.client.restart_check import alone_on
+
+    ends_at = time.monotonic() + wait_s
+    cluster, found = _restart_obstacles(bootstrap, broker)
+    while found and time.monotonic() < ends_at:
+        time.sleep(LOOK_S)
+        cluster, found = _restart_obstacles(bootstrap, broker)
+    alone = [] if broker is None else alone_on(cluster, broker)
+    if as_json:
+        print_json({"may_restart": not found, "reasons": found, "alone": [*map(str, alone)]})
+    else:
+        for one in found:
+            say(one)
+        if alone:
+            say(f"Offline during the restart, as there is no other replica: {some_text(alone)}")
+        if not found:
+            say("Any broker may be restarted." if broker is None else "It may be restarted.")
+    if found:
+        sys.exit(1)
+
+
+def _restart_obstacles(bootstrap: str, broker: int | None) -> tuple[ClusterOverview, list[str]]:
+    from plog.client.admin import Admin
+    from plog.client.cluster_admin import ClusterAdmin
+    from plog.client.restart_check import least_in_sync, obstacles
+
+    with ClusterAdmin(bootstrap) as admin:
+        cluster = admin.overview()
+    with Admin(bootstrap) as admin:
+        least = least_in_sync(admin, cluster)
+    return cluster, obstacles(cluster, least, broker)
 
 
 def _fault(broker: BrokerOverview) -> KafkaError | None:
