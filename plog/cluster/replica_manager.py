@@ -486,7 +486,7 @@ class ReplicaManager:
             is_late=is_late,
             # Others would take an empty log for one with all records. One that is not in sync gets
             # there only once its leader has seen that it has them.
-            is_incomplete=is_lost and self._broker_id in state.isr,
+            is_incomplete=is_lost and has_others and self._broker_id in state.isr,
         )
 
     # -- StopReplica -------------------------------------------------------------------------

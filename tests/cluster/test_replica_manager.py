@@ -374,7 +374,7 @@ def test_lost_replica_of_several_leads_only_after_it_was_copied(
     assert broker.logs.logs == {}
     with pytest.raises(KafkaStorageError):
         broker.replicas.leader(A0)
-    assert broker.lead(epoch=4, leader=PEER, new=False) == NONE
+    assert broker.lead(epoch=4, leader=PEER, isr=(PEER, ME), new=False) == NONE
     assert broker.fetchers.following == {A0: PEER}
     assert broker.logs.logs[A0].is_incomplete
     for epoch, leader in ((5, ME), (6, -1)):
@@ -384,6 +384,22 @@ def test_lost_replica_of_several_leads_only_after_it_was_copied(
     broker.logs.logs[A0].is_incomplete = False
     assert broker.lead(epoch=8, leader=ME, new=False) == NONE
     assert broker.replicas.leader(A0).log is broker.logs.logs[A0]
+
+
+def test_only_replica_that_was_never_made_leads(broker: Broker) -> None:
+    """Its broker was killed before it had the order that creates the topic."""
+    for epoch, leader in ((1, -1), (2, ME)):
+        assert broker.lead(epoch=epoch, leader=leader, new=False, replicas=[ME]) == NONE
+        assert not broker.logs.logs[A0].is_incomplete
+
+
+@pytest.mark.parametrize("isr", [(PEER,), (PEER, ME)])
+def test_new_replica_of_a_known_partition_is_complete_once_its_leader_says_so(
+    broker: Broker, isr: tuple[int, ...]
+) -> None:
+    """One that is in sync already had a log that is gone."""
+    assert broker.lead(leader=PEER, isr=isr, new=False) == NONE
+    assert broker.logs.logs[A0].is_incomplete is (ME in isr)
 
 
 def test_replica_that_was_never_made_is_made_by_a_later_order(broker: Broker) -> None:
