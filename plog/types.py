@@ -40,9 +40,6 @@ class TopicPartition(NamedTuple):
         return f"{self.topic}-{self.partition}"
 
 
-CANNOT_MOVE = "existing partitions cannot move to other brokers yet"
-"""Brokers and tools say so in these words, until partitions have replicas."""
-
 CLUSTER_METADATA = "__cluster_metadata"
 """The log of KRaft's controllers looks like a partition of this, and is no topic."""
 

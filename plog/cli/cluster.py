@@ -250,13 +250,13 @@ def _print(cluster: ClusterOverview, *, show_apis: bool) -> None:
 
 
 def _few_text(cluster: ClusterOverview) -> str:
-    from plog.types import CANNOT_MOVE, counted
+    from plog.types import counted
 
     few = [
         f"broker {one} has {counted(count, 'partition') if count else 'no partitions'}"
         for one, count in cluster.sparse_brokers.items()
     ]
-    return f"{', '.join(few).capitalize()}: {CANNOT_MOVE}, new ones go to every broker"
+    return f"{', '.join(few).capitalize()}: `plog reassign plan --balance` shows its share"
 
 
 def _print_apis(cluster: ClusterOverview) -> None:

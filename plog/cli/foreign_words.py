@@ -12,8 +12,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from plog.types import CANNOT_MOVE
-
 
 class Action(NamedTuple):
     """One use of a tool, and plog's command for it.
@@ -273,6 +271,24 @@ TOOLS = (
         {},
     ),
     Tool(
+        ("reassign-partitions",),
+        (
+            Action("generate", "", "reassign plan --balance"),
+            Action("execute", "--reassignment-json-file FILE", "reassign apply FILE"),
+            Action("verify", "", "reassign status"),
+            Action("list", "", "reassign status"),
+            Action("cancel", "", "reassign cancel --all"),
+        ),
+        {
+            "--reassignment-json-file FILE": "FILE",
+            "--topics-to-move-json-file FILE": "",
+            "--broker-list BROKER": "",
+            "--additional": "",
+            "--preserve-throttles": "",
+            "--timeout MS": "",
+        },
+    ),
+    Tool(
         ("broker-api-versions",),
         (Action("", "", "cluster --apis"),),
         {},
@@ -401,9 +417,10 @@ OWN_OPTIONS_WITHOUT_COUNTERPART = {
 WITHOUT_COUNTERPART = {
     "acls": "plog has no access control yet",
     "delegation-tokens": "plog has no authentication yet",
-    "reassign-partitions": CANNOT_MOVE,
-    "leader-election": "each partition has one replica, which leads it while its broker lives",
-    "replica-verification": "each partition has one replica",
+    "leader-election": "the controller elects preferred leaders by itself. Kafka's own tool works"
+    " with plog",
+    "replica-verification": "`plog cluster` lists partitions with replicas that are not in sync."
+    " Kafka's own tool works with plog",
     "metadata-quorum": "plog does not support KRaft",
     "metadata-shell": "plog does not support KRaft",
     "storage": "`plog server` prepares its log directories itself",

@@ -332,6 +332,8 @@ def respelt(root: click.Group, words: Sequence[str]) -> list[str] | None:
     rest, right = list(words), list[str]()
     command: click.Command = root
     while isinstance(command, click.Group) and rest:
+        if command.invoke_without_command and rest[0].startswith("-"):
+            break
         names = command.list_commands(click.Context(command))
         close = get_close_matches(rest[0], names, 1, CLOSE)
         if not close:
@@ -366,7 +368,11 @@ def _is_accepted(
     """
     command, count = _command(root, words)
     if isinstance(command, click.Group):
-        return wants_help and count == len(words)
+        acts = command.invoke_without_command and words[count : count + 1] != ["--help"]
+        if count < len(words) and not (acts and words[count].startswith("-")):
+            return False
+        if not acts:
+            return wants_help
     try:
         # Without its help option, click cannot print a help text here.
         command.make_context(command.name, list(words[count:]), help_option_names=[])

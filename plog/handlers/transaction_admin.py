@@ -9,6 +9,7 @@ from collections.abc import Container, Sequence
 from itertools import groupby
 from operator import attrgetter
 
+from plog.cluster.partition import Partition
 from plog.cluster.peer_link import broker_of
 from plog.coordinator.topic_regex import Pattern
 from plog.coordinator.txn import EPOCH_PER_TRANSACTION, Txn
@@ -115,7 +116,10 @@ async def _write_marker(ctx: Context, asked: WritableTxnMarker) -> WritableTxnMa
 async def describe_producers(
     ctx: Context, request: DescribeProducersRequest
 ) -> DescribeProducersResponse:
-    """Tell which producers the leader of each partition knows."""
+    """Tell which producers the replica of each partition here knows.
+
+    A coordinator decides by the answer: it gets the leader's, or none.
+    """
     return DescribeProducersResponse(
         topics=[
             TopicResponse(
@@ -130,11 +134,17 @@ async def describe_producers(
     )
 
 
+def _replica(ctx: Context, at: TopicPartition) -> Partition:
+    replicas = ctx.services.replicas
+    found = None if broker_of(ctx.header.client_id or "") is not None else replicas.get(at)
+    return replicas.leader(at) if found is None else found
+
+
 async def _producers_of(ctx: Context, at: TopicPartition) -> PartitionResponse:
     try:
         if not is_legal_topic_name(at.topic):
             raise InvalidTopic(f"invalid topic name {at.topic[:300]!r}")
-        log = ctx.services.replicas.leader(at).log
+        log = _replica(ctx, at).log
         entries = await ctx.at_log(log, log.native.producers)
     except KafkaError as refusal:
         return PartitionResponse(

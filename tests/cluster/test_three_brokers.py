@@ -15,7 +15,6 @@ from plog.client.consumer import Consumer
 from plog.client.group_consumer import GroupConsumer
 from plog.client.producer import Producer
 from plog.errors import InvalidReplicationFactor, RequestTimedOut
-from plog.types import CANNOT_MOVE
 from tests.cli.conftest import command_line
 from tests.cluster.processes import Brokers, ids_of
 from tests.compat.live_kafka import ZooKeeper
@@ -127,8 +126,8 @@ def test_every_broker_describes_the_settings_of_a_topic(brokers: Brokers) -> Non
 
 
 def test_more_than_one_replica_is_refused(brokers: Brokers) -> None:
-    with Admin(brokers.bootstrap) as admin, pytest.raises(InvalidReplicationFactor, match="yet"):
-        admin.create_topic("t", replication_factor=2)
+    with Admin(brokers.bootstrap) as admin, pytest.raises(InvalidReplicationFactor):
+        admin.create_topic("t", replication_factor=4)
 
 
 def test_killed_controller_is_followed_and_comes_back(brokers: Brokers) -> None:
@@ -167,7 +166,7 @@ def test_broker_that_joins_gets_new_partitions(brokers: Brokers) -> None:
     shown = subprocess.run(
         command_line("cluster", "-b", brokers.bootstrap), capture_output=True, text=True, check=True
     )
-    assert f"Broker 2 has no partitions: {CANNOT_MOVE}" in shown.stdout
+    assert "Broker 2 has no partitions: `plog reassign plan --balance`" in shown.stdout
     with Admin(brokers.bootstrap) as admin:
         admin.create_partitions("before", 2 * PARTITIONS)
         until(lambda: len(leaders_of(admin, "before")) == 2 * PARTITIONS, "grown")

@@ -9,9 +9,11 @@ release keeps a tool's class is looked up in its jars: some have moved between p
 from __future__ import annotations
 
 import hashlib
+import itertools
 import re
 import subprocess
 import sys
+import threading
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -127,6 +129,19 @@ class Tools:
         # Some tell of what is wrong there and end with 0 all the same.
         assert status or not complaints(done), done.stderr
         return done.stdout
+
+    def first_lines(self, name: str, *arguments: object, count: int) -> list[str]:
+        """Run a tool that never ends until it has printed some lines; return those."""
+        command = self.command(name, *arguments)
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as running:
+            ends = threading.Timer(TIMEOUT_S, running.kill)
+            ends.start()
+            try:
+                assert running.stdout is not None
+                return list(itertools.islice(running.stdout, count))
+            finally:
+                ends.cancel()
+                running.kill()
 
     def complaints(self, name: str, *arguments: object) -> list[str]:
         """Run a tool that ends with 0; return what it says is wrong."""

@@ -19,7 +19,7 @@ import pytest
 from plog.client.admin import Admin
 from plog.client.group_admin import GroupAdmin
 from plog.protocol.api_keys import ApiKey
-from plog.types import CANNOT_MOVE, TopicPartition
+from plog.types import TopicPartition
 from tests.cluster.processes import Brokers
 from tests.compat.clients import Confluent, Sent, read_all
 from tests.compat.kafka_tools import TOOLS, Tools
@@ -154,13 +154,22 @@ def test_topics_are_spread_grown_and_deleted(tools: Tools, brokers: Brokers) -> 
         until(lambda log_dir=log_dir: not list(log_dir.glob(f"{name}-[0-9]")), "off the disk")
 
 
-def test_more_than_one_replica_is_refused_with_the_reason(tools: Tools, brokers: Brokers) -> None:
+def test_replicas_are_placed_and_come_in_sync(tools: Tools, brokers: Brokers) -> None:
     topics = Tool(tools, "TopicCommand", brokers)
-    name = fresh("t")
-    said = topics("--create", "--topic", name, "--replication-factor", 2, status=1)
+    name, refused = fresh("t"), fresh("t")
+    topics("--create", "--topic", name, "--partitions", 3, "--replication-factor", 2, at=(1,))
+    brokers.all_until(lambda admin: is_led(admin, name, 3))
+    described = partitions_of(topics("--describe", "--topic", name))
+    assert Counter(leader for _, leader, *_ in described) == {"0": 1, "1": 1, "2": 1}
+    for _, leader, replicas, isr in described:
+        assert replicas.split(",")[0] == leader
+        assert len(set(replicas.split(","))) == 2
+        assert sorted(isr.split(",")) == sorted(replicas.split(","))
+    factor = len(IDS) + 1
+    said = topics("--create", "--topic", refused, "--replication-factor", factor, status=1)
     assert "eplication factor" in said
     with Admin(brokers.bootstrap) as admin:
-        assert name not in admin.topics()
+        assert refused not in admin.topics()
 
 
 # -- kafka-configs ---------------------------------------------------------------------------------
@@ -407,29 +416,65 @@ def test_versions_of_each_broker_are_listed(tools: Tools, brokers: Brokers, rout
 # -- kafka-reassign-partitions ---------------------------------------------------------------------
 
 
-def test_partitions_do_not_move_and_the_tool_says_why(
+def test_partitions_move_with_their_records(
     tools: Tools, brokers: Brokers, topic: str, tmp_path: Path
 ) -> None:
+    tool = Tool(tools, "ReassignPartitionsCommand", brokers)
     described = partitions_of(Tool(tools, "TopicCommand", brokers)("--describe", "--topic", topic))
-    leaders = {number: int(leader) for number, leader, *_ in described}
+    before = {number: [int(leader)] for number, leader, *_ in described}
+    write(brokers, topic, {number: [b"v%d" % number] for number in before})
     plan = tmp_path / "plan.json"
 
-    def reassign(broker_ids: Mapping[int, int], step: str, status: int = 0) -> str:
+    def reassign(replicas: Mapping[int, Sequence[int]], *step: str) -> str:
         moves = [
-            {"topic": topic, "partition": number, "replicas": [broker_id]}
-            for number, broker_id in broker_ids.items()
+            {"topic": topic, "partition": number, "replicas": list(ids)}
+            for number, ids in replicas.items()
         ]
         plan.write_text(json.dumps({"version": 1, "partitions": moves}))
-        tool = Tool(tools, "ReassignPartitionsCommand", brokers)
-        return tool("--reassignment-json-file", plan, step, status=status)
+        return tool("--reassignment-json-file", plan, *step)
 
-    assert "Successfully started" in reassign(leaders, "--execute")
-    elsewhere = {number: (leader + 1) % len(IDS) for number, leader in leaders.items()}
-    said = reassign(elsewhere, "--execute", status=1)
-    for number, leader in leaders.items():
-        assert f"{topic}-{number}: {CANNOT_MOVE}; its replicas are [{leader}]" in said
-    assert said.count(CANNOT_MOVE) == len(leaders)
-    assert reassign(leaders, "--verify").count("is completed") == len(leaders)
+    def is_over(replicas: Mapping[int, Sequence[int]]) -> bool:
+        return reassign(replicas, "--verify").count("is completed") == len(replicas)
+
+    def found() -> dict[int, list[int]]:
+        with Admin(brokers.bootstrap) as admin:
+            parts = admin.topic(topic).partitions
+        return {number: list(part.replicas) for number, part in parts.items()}
+
+    both = {number: [(one + 1) % len(IDS), one] for number, (one,) in before.items()}
+    after = {number: ids[:1] for number, ids in both.items()}
+    for replicas in (both, after):
+        assert "Successfully started" in reassign(replicas, "--execute")
+        until(lambda replicas=replicas: is_over(replicas), "the moves are over", timeout_s=60)
+        assert found() == replicas
+    assert "No partition reassignments found." in tool("--list")
+    for number in before:
+        found_there = read_all(brokers.bootstrap, topic, number)
+        assert [sent.value for _, sent in found_there] == [b"v%d" % number]
+
+
+def test_move_to_a_broker_that_hangs_is_listed_and_cancelled(
+    tools: Tools, brokers: Brokers, topic: str, tmp_path: Path
+) -> None:
+    tool = Tool(tools, "ReassignPartitionsCommand", brokers)
+    hangs = next(broker_id for broker_id in IDS if broker_id != brokers.controller)
+    rest = tuple(broker_id for broker_id in IDS if broker_id != hangs)
+    with Admin(brokers.bootstrap) as admin:
+        parts = admin.topic(topic).partitions
+    number = next(number for number, part in parts.items() if part.leader_id != hangs)
+    leader = parts[number].leader_id
+    move = {"topic": topic, "partition": number, "replicas": [hangs]}  # 3.9's tool cancels no other
+    plan = tmp_path / "plan.json"
+    plan.write_text(json.dumps({"version": 1, "partitions": [move]}))
+    with brokers[hangs].suspended():
+        tool("--reassignment-json-file", plan, "--execute", at=rest)
+        assert f"{topic}-{number}: replicas:" in tool("--list", at=rest)
+        said = tool("--reassignment-json-file", plan, "--cancel", "--preserve-throttles", at=rest)
+        assert "Successfully cancelled" in said
+        assert "No partition reassignments found." in tool("--list", at=rest)
+    brokers.until_known()
+    with Admin(brokers.bootstrap) as admin:
+        assert list(admin.topic(topic).partitions[number].replicas) == [leader]
 
 
 # -- kafka-leader-election -------------------------------------------------------------------------
@@ -485,6 +530,7 @@ def test_leaders_are_elected_once_their_broker_is_back(
     one = ("--topic", topic, "--partition", lost[0])
     said = elect(*preferred, *one, at=rest)
     assert already_elected(said) == {f"{topic}-{lost[0]}"}
+    until(lambda: not topics("--describe", "--under-replicated-partitions").strip(), "in sync")
     elect(*preferred, "--all-topic-partitions", at=(away,))
     brokers.all_until(lambda admin: is_led(admin, topic, 6))
     for broker_id in IDS:
@@ -492,3 +538,51 @@ def test_leaders_are_elected_once_their_broker_is_back(
         assert {number: int(leader) for number, leader, *_ in described} == leaders
     write(brokers, topic, {number: [b"v"] for number in leaders})
     assert [len(read_all(brokers.bootstrap, topic, number)) for number in leaders] == [1] * 6
+
+
+def test_preferred_leader_is_elected_among_replicas(tools: Tools, brokers: Brokers) -> None:
+    elect = Tool(tools, "LeaderElectionCommand", brokers)
+    topics = Tool(tools, "TopicCommand", brokers)
+    name = fresh("t")
+    away = next(broker_id for broker_id in IDS if broker_id != brokers.controller)
+    other = next(broker_id for broker_id in IDS if broker_id != away)
+    topics("--create", "--topic", name, "--replica-assignment", f"{away}:{other}")
+    brokers.all_until(lambda admin: is_led(admin, name, 1))
+    write(brokers, name, {0: [b"before"]})
+
+    def state() -> tuple[str, set[str]]:
+        ((_, leader, _, isr),) = partitions_of(topics("--describe", "--topic", name, at=(other,)))
+        return leader, set(isr.split(","))
+
+    brokers[away].stop()
+    until(lambda: state() == (str(other), {str(other)}), "the other replica leads")
+    write(brokers, name, {0: [b"meanwhile"]})
+    brokers[away].start()
+    brokers.until_known()
+    until(lambda: state() == (str(other), {str(away), str(other)}), "in sync again")
+    one = ("--election-type", "preferred", "--topic", name, "--partition", 0)
+    assert f"Successfully completed leader election (PREFERRED) for partitions {name}-0" in elect(
+        *one
+    )
+    until(lambda: state()[0] == str(away), "the preferred replica leads")
+    found = [sent.value for _, sent in read_all(brokers.bootstrap, name, 0)]
+    assert found == [b"before", b"meanwhile"]
+
+
+# -- kafka-replica-verification --------------------------------------------------------------------
+
+
+def test_replicas_are_found_equal(tools: Tools, brokers: Brokers) -> None:
+    name = fresh("t")
+    with Admin(brokers.bootstrap) as admin:
+        admin.create_topic(name, partitions=3, replication_factor=3)
+    brokers.all_until(lambda admin: is_led(admin, name, 3))
+    write(brokers, name, {number: [b"v%d" % n for n in range(100)] for number in range(3)})
+    command = ("ReplicaVerificationTool", "--broker-list", brokers.bootstrap)
+    lines = tools.first_lines(
+        *command, "--topics-include", name, "--report-interval-ms", 300, count=5
+    )
+    assert "verification process is started" in lines[0]
+    for line in lines[1:]:
+        assert "max lag is 0 for partition" in line, line
+        assert "among 3 partitions" in line, line
