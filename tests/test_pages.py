@@ -164,6 +164,8 @@ def refusal(arguments: list[str]) -> str:
     context = click.Context(command, info_name="plog")
     rest = list(arguments)
     while isinstance(command, click.Group):
+        if command.invoke_without_command and (not rest or rest[0].startswith("-")):
+            break
         found = command.get_command(context, rest[0])
         if found is None:
             return f"{rest[0]} is no command"
@@ -173,7 +175,8 @@ def refusal(arguments: list[str]) -> str:
     except click.exceptions.Exit:
         return ""  # --help
     except click.UsageError as error:
-        is_missing_file = isinstance(error, click.BadParameter) and "not exist" in error.message
+        kind = getattr(getattr(error, "param", None), "type", None)
+        is_missing_file = isinstance(kind, click.File | click.Path)
         return "" if is_missing_file else error.format_message()
     return ""
 

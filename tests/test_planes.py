@@ -26,6 +26,7 @@ ONE_PLANE = {
     "cli/test_move_store.py": "of the coordination store",
     "cluster/processes.py": "of several brokers; the tests of one have both paths",
     "cluster/faults/network.py": "of several brokers; the tests of one have both paths",
+    "cluster/faults/power.py": "of several brokers; the tests of one have both paths",
     "cluster/test_broker_requests.py": "sends no records",
     "cluster/test_missing_disk.py": "of what a start finds, whichever path serves it then",
     "cluster/test_older_zookeeper.py": "of the ids that a start finds, whichever path gives them",
