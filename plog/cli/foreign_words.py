@@ -417,10 +417,10 @@ OWN_OPTIONS_WITHOUT_COUNTERPART = {
 WITHOUT_COUNTERPART = {
     "acls": "plog has no access control yet",
     "delegation-tokens": "plog has no authentication yet",
-    "leader-election": "the controller elects preferred leaders by itself. Kafka's own tool works"
+    "leader-election": "the controller elects preferred leaders by itself. The tool of Kafka works"
     " with plog",
     "replica-verification": "`plog cluster` lists partitions with replicas that are not in sync."
-    " Kafka's own tool works with plog",
+    " The tool of Kafka works with plog",
     "metadata-quorum": "plog does not support KRaft",
     "metadata-shell": "plog does not support KRaft",
     "storage": "`plog server` prepares its log directories itself",

@@ -82,6 +82,7 @@ class ClusterKeys(Settings):
         "Threads that copy from each leader. Each copies a share of the partitions.",
         default=1,
         at_least=1,
+        update=Update.CLUSTER_WIDE,
     )
     replica_fetch_wait_max_ms = key(
         "replica.fetch.wait.max.ms",

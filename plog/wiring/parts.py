@@ -218,13 +218,15 @@ def _make_fetchers(base: Base, metadata: MetadataCache, addresses: Addresses) ->
         address = partial(known_address, metadata, addresses.inter_broker_listener, leader)
         return PeerLink(broker_id, address, timeout_ms=static.replica_socket_timeout_ms)
 
-    return ReplicaFetchers(
+    made = ReplicaFetchers(
         link=link,
         limits=limits,
-        per_leader=static.num_replica_fetchers,
+        per_leader=base.settings.broker().num_replica_fetchers,
         who=lambda: ReplicaState(replica_id=broker_id, replica_epoch=base.fence.broker_epoch),
         clock=base.clock,
     )
+    base.settings.on_broker_change(lambda now: made.share_among(now.num_replica_fetchers))
+    return made
 
 
 def _follow_settings(base: Base, replicas: ReplicaManager, fast_path: FastPath) -> None:

@@ -320,6 +320,8 @@ def is_accepted(words: list[str]) -> bool:
     """Return whether click accepts a command line with its values; a file may be missing."""
     command, rest = plog, words
     while isinstance(command, click.Group):
+        if command.invoke_without_command and (not rest or rest[0].startswith("-")):
+            break
         command, rest = command.get_command(click.Context(command), rest[0]), rest[1:]
     try:
         command.make_context(command.name, rest)

@@ -418,9 +418,9 @@ def test_broker_configs_are_described_and_set(call):
     assert told.stderr == b""
     refused = call("configs", "set", "broker", "default", "retention.ms=5", status=1)
     assert "did you mean `log.retention.ms`?" in error_of(refused)
-    key = "num.replica.fetchers"
+    key = "remote.log.manager.thread.pool.size"
     told = call("configs", "set", "broker", "default", f"{key}=5")
-    assert "no effect in plog: plog does not copy replicas yet" in error_of(told)
+    assert "no effect in plog: plog has no remote storage" in error_of(told)
     call("configs", "reset", "broker", "default", key)
     found: dict[str, dict] = {}
     deadline = time.monotonic() + TIMEOUT_S

@@ -6,6 +6,7 @@ The commands are those of the click tree: a new one is in the sweep as soon as i
 from __future__ import annotations
 
 import io
+import json
 import logging
 import os
 import re
@@ -53,6 +54,8 @@ ARGUMENTS = {
     "offset": "0",
     "level": "1",
     "source": "-",
+    "partitions": f"{UNKNOWN}-0",
+    "broker": "0",
 }
 MORE = {
     "topics delete": ["--yes"],
@@ -61,6 +64,7 @@ MORE = {
     "groups delete": ["--yes"],
     "groups delete-offsets": ["--topic", UNKNOWN],
     "transactions abort": ["--start-offset", "0"],
+    "reassign plan": [UNKNOWN],
     "host-metrics": ["--count", "1", "--every", "0.1", "--no-create"],
     "top": ["--count", "1"],
 }
@@ -75,6 +79,7 @@ FINDINGS = {
 WITHOUT_NAME = {
     *("cluster", "topics create", "topics list", "groups list", "features list", "perf latency"),
     *("transactions list", "transactions find-hanging", "top", "adopt"),
+    *("cluster restart-check", "reassign status"),
 }
 """These create what they name, or name nothing in the cluster."""
 
@@ -105,6 +110,8 @@ def leaves(
     if not isinstance(command, click.Group):
         yield " ".join(path), command
         return
+    if command.invoke_without_command:
+        yield " ".join(path), command
     context = click.Context(command)
     for name in command.list_commands(context):
         found = command.get_command(context, name)
@@ -157,16 +164,17 @@ def run_quickly(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[st
     monkeypatch.chdir(tmp_path)  # a command must not leave a file in the checkout
     properties = tmp_path / "server.properties"
     properties.write_text(f"log.dirs={tmp_path}\nbroker.id=1\n")
+    plan = tmp_path / "plan.json"
+    move = {"topic": UNKNOWN, "partition": 0, "replicas": [0]}
+    plan.write_text(json.dumps({"version": 1, "partitions": [move]}))
+    files = {"<properties>": str(properties), "<file>": str(plan)}
 
     def run(case: Case, address: str, *, answers: bool) -> tuple[str, str]:
         if not answers:
             monkeypatch.setattr(metadata, "Connection", connect)
             monkeypatch.setattr(watch.read, "__defaults__", (ANSWER_MS / 1000,))
             monkeypatch.setattr(adoption, "CONNECT_TIMEOUT_S", ANSWER_MS / 1000)
-        line = [
-            str(properties) if word == "<properties>" else word
-            for word in case.command_line(address)
-        ]
+        line = [files.get(word, word) for word in case.command_line(address)]
         ending = threading.Timer(WAITING_S, os.kill, (os.getpid(), signal.SIGTERM))
         if case.path in WAITS and not answers:
             ending.start()

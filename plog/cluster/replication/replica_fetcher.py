@@ -129,6 +129,13 @@ class ReplicaFetcher:
                 if one.at in topic_partitions:
                     del self._followed[name]
 
+    def release(self) -> list[Followed]:
+        """Copy nothing more; return its partitions, for others to copy."""
+        with self._lock:
+            released = [*self._followed.values()]
+            self._followed.clear()
+        return released
+
     @property
     def is_idle(self) -> bool:
         """Whether it has nothing to copy."""

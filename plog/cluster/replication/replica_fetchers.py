@@ -25,7 +25,9 @@ MakeLink = Callable[[int], PeerLink]
 
 
 class ReplicaFetchers:
-    """Copies the partitions that this broker follows. Calls come one at a time (`ReplicaManager`).
+    """Copies the partitions that this broker follows.
+
+    `ReplicaManager` makes one call at a time; `share_among` may come meanwhile.
 
     Args:
         link: makes the way to a broker.
@@ -66,6 +68,20 @@ class ReplicaFetchers:
                 self._forget({one.at for one in followed}, but=key)
                 if not self._is_stopped:
                     self._fetcher(*key).add(followed)
+        self._end_idle()
+
+    def share_among(self, per_leader: int) -> None:
+        """Have so many fetchers for each leader (num.replica.fetchers)."""
+        with self._lock:
+            if per_leader == self._per_leader:
+                return
+            self._per_leader = per_leader
+            by_fetcher: dict[tuple[int, int], list[Followed]] = {}
+            for (leader, _), fetcher in self._fetchers.items():
+                for one in fetcher.release():
+                    by_fetcher.setdefault((leader, self._number_of(one.at)), []).append(one)
+            for key, followed in by_fetcher.items():
+                self._fetcher(*key).add(followed)
         self._end_idle()
 
     def forget(self, topic_partitions: Iterable[TopicPartition]) -> None:

@@ -135,3 +135,17 @@ def test_partitions_are_spread_over_the_fetchers_of_a_leader(tmp_path: Path) -> 
     assert stage.threads == set()
     stage.fetchers.follow(led)
     assert stage.threads == set()
+
+
+def test_number_of_fetchers_changes_while_they_copy(stage: Stage) -> None:
+    led = dict([stage.partition(index) for index in range(12)])
+    stage.fetchers.follow(led)
+    for count in (3, 1, 2):
+        stage.fetchers.share_among(count)
+        assert len(stage.threads) == count
+        for partition, leaders in led.items():
+            put(leaders, batch())
+            until_equal(partition, leaders)
+    stage.fetchers.stop()
+    stage.fetchers.share_among(5)
+    assert stage.threads == set()
