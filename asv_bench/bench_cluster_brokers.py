@@ -213,11 +213,12 @@ class Cluster:
 
     SIZE = 3
 
-    def __init__(self, directory: Path, connect: str, session_ms: int) -> None:
+    def __init__(self, directory: Path, connect: str, session_ms: int, **settings: object) -> None:
         self._directory = directory
         self._settings = {
             "zookeeper_connect": connect,
             "zookeeper_session_timeout_ms": session_ms,
+            **settings,
         }
         self.brokers = [self.new_broker(number) for number in range(self.SIZE)]
 
