@@ -430,6 +430,12 @@ class ReplicaManager:
         """Lead or follow; with the log that replaces `log`, if this one moves meanwhile."""
         leads = leadership.leader == self._broker_id
         give = partition.make_leader if leads else partition.make_follower
+        if leads and log.is_incomplete:
+            self._lines.warning(
+                "%s is led without records that it had: unclean.leader.election.enable allows it",
+                partition.topic_partition,
+            )
+            log.complete()
         try:
             give(leadership, log)
         except KafkaStorageError:
@@ -460,20 +466,24 @@ class ReplicaManager:
         at = partition.topic_partition
         is_copied = state.leader not in (NO_LEADER, self._broker_id)
         has_others = state.replicas != [self._broker_id]
+        needs_copy = has_others and not (
+            is_copied or partition.settings.unclean_leader_election_enable
+        )
         found = self._logs.get(at)
         if found is not None:
             if found.topic_id not in (None, partition.topic_id):
                 raise InconsistentTopicId(
                     f"{at} has a log of topic id {found.topic_id}, not {partition.topic_id}"
                 )
-            if found.is_incomplete and not is_copied:
+            if found.is_incomplete and needs_copy:
                 raise ReplicaLost(f"{at} {LOST}")
             return found
         is_late = not state.is_new or was_refused
         is_lost = not state.is_new and not was_refused
         if is_lost:
-            absent = self._logs.reason_absent(at, partition.topic_id, is_only=not is_copied)
-            if has_others and not is_copied:
+            is_only = needs_copy or not (has_others or is_copied)
+            absent = self._logs.reason_absent(at, partition.topic_id, is_only=is_only)
+            if needs_copy:
                 raise ReplicaLost(absent or f"{at} has no log on this broker, and no leader")
             if absent is not None:
                 raise KafkaStorageError(absent)
@@ -579,7 +589,10 @@ class ReplicaManager:
 
         To be called from time to time: nothing tells when space or descriptors are free again.
         """
-        if any(self._logs.has_space_for(at) for at in list(self._without_space)):
+        lost = [self._partitions.get(at) for at in list(self._lost)]
+        if any(self._logs.has_space_for(at) for at in list(self._without_space)) or any(
+            one is not None and one.settings.unclean_leader_election_enable for one in lost
+        ):
             self._log_dir_failed()
 
     def on_late_recovery(self, topic_partitions: Iterable[TopicPartition]) -> None:

@@ -86,6 +86,9 @@ class FakeLog:
     def update_settings(self, settings) -> None:
         self.settings = settings
 
+    def complete(self) -> None:
+        self.is_incomplete = False
+
 
 class FakeLogs:
     """A log manager that keeps names only."""
@@ -193,7 +196,7 @@ class Broker:
 
     def alter(self, topic: str, configs: dict[str, str]) -> None:
         self.configs[topic] = configs
-        self._apply_configs(topic)
+        self._apply_configs([topic])
 
     def _report(self) -> None:
         self.reports += 1
@@ -252,6 +255,9 @@ class Broker:
             )
         )
         return ErrorCode(answer.error_code)
+
+
+UNCLEAN = {"unclean.leader.election.enable": "true"}
 
 
 def no_space() -> KafkaStorageError:
@@ -384,6 +390,35 @@ def test_lost_replica_of_several_leads_only_after_it_was_copied(
     broker.logs.logs[A0].is_incomplete = False
     assert broker.lead(epoch=8, leader=ME, new=False) == NONE
     assert broker.replicas.leader(A0).log is broker.logs.logs[A0]
+
+
+@pytest.mark.parametrize("is_remembered", [True, False])
+def test_lost_replica_leads_where_unclean_elections_are_allowed(
+    broker: Broker, caplog: pytest.LogCaptureFixture, is_remembered: bool
+) -> None:
+    if is_remembered:
+        broker.logs.lost[A0] = "it is gone"
+    assert broker.lead(leader=-1, new=False) == STORAGE
+    broker.replicas.ask_again_for_refused()
+    assert broker.reports == 0
+    broker.obey_changes()
+    broker.alter(A0.topic, UNCLEAN)
+    broker.replicas.ask_again_for_refused()
+    assert broker.reports == 1
+    assert broker.lead(leader=-1, new=False) == NONE
+    broker.replicas.ask_again_for_refused()
+    assert broker.reports == 1
+    assert broker.logs.logs[A0].is_incomplete
+    assert broker.lead(epoch=1, leader=ME, new=False) == NONE
+    assert not broker.logs.logs[A0].is_incomplete
+    assert "led without records that it had" in caplog.text
+
+
+def test_replica_on_a_lost_disk_waits_for_it_whatever_is_allowed(broker: Broker) -> None:
+    broker.logs.offline_log_dirs = [Path("/d1")]
+    broker.alter(A0.topic, UNCLEAN)
+    assert broker.lead(leader=-1, new=False) == STORAGE
+    assert broker.logs.logs == {}
 
 
 def test_only_replica_that_was_never_made_leads(broker: Broker) -> None:
