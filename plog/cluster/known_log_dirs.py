@@ -45,7 +45,11 @@ from plog.types import TopicPartition, new_directory_id, uuid_from_text, uuid_to
 log = logging.getLogger(__name__)
 
 LOG_DIRS = "/plog/log_dirs"
-"""Has a child for each broker, by its id, and that one for each directory: the path it was at."""
+"""Has a child for each broker, by its id, and that one for each directory: the path it was at.
+
+A broker's node holds `FORGOTTEN` once a directory that may have had records was forgotten.
+"""
+FORGOTTEN = b"forgotten"
 
 Registered = Mapping[uuid.UUID, Path]
 """Log directories by their ids, and where each was last."""
@@ -89,10 +93,19 @@ def register_log_dirs(store: Store, broker_id: int, present: Registered) -> None
     store.multi(ops)
 
 
-def forget_log_dirs(store: Store, broker_id: int, gone: Iterable[uuid.UUID]) -> None:
+def forget_log_dirs(
+    store: Store, broker_id: int, gone: Iterable[uuid.UUID], *, had_records: bool = True
+) -> None:
     """Miss these directories no more. Raises NoNode."""
     above = join(LOG_DIRS, str(broker_id))
-    store.multi([DeleteOp(join(above, uuid_to_text(one))) for one in gone])
+    ops: list[Op] = [DeleteOp(join(above, uuid_to_text(one))) for one in gone]
+    store.multi([*ops, SetOp(above, FORGOTTEN)] if had_records else ops)
+
+
+def has_forgotten(store: Store, broker_id: int) -> bool:
+    """Whether a directory with records was ever forgotten: a log that is not here may be lost."""
+    above = join(LOG_DIRS, str(broker_id))
+    return store.exists(above) is not None and store.get(above)[0] == FORGOTTEN
 
 
 # -- what a start finds ----------------------------------------------------------------------------
@@ -189,7 +202,7 @@ def add_new_log_dirs(
                 f" cluster: mount {', '.join(map(str, unmounted))}. If their data is lost, run"
                 " `plog log-dirs --forget` for each, or give the broker another broker.id"
             )
-        forget_log_dirs(store, broker_id, unmounted.values())
+        forget_log_dirs(store, broker_id, unmounted.values(), had_records=False)
         return found
     for log_dir in found.locked:
         if log_dir.path in unmounted:

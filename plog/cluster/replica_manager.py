@@ -481,10 +481,13 @@ class ReplicaManager:
         is_late = not state.is_new or was_refused
         is_lost = not state.is_new and not was_refused
         if is_lost:
-            is_only = needs_copy or not (has_others or is_copied)
+            # Its broker may have been killed before it had the order that creates the topic.
+            may_lack = has_others and not self._logs.was_never_made(at, partition.topic_id)
+            is_only = not is_copied and (needs_copy or not has_others)
             absent = self._logs.reason_absent(at, partition.topic_id, is_only=is_only)
-            if needs_copy:
+            if needs_copy and may_lack:
                 raise ReplicaLost(absent or f"{at} has no log on this broker, and no leader")
+            is_lost = may_lack
             if absent is not None:
                 raise KafkaStorageError(absent)
             self._lines.warning("%s has no log on this broker: creating an empty one", at)
@@ -496,7 +499,7 @@ class ReplicaManager:
             is_late=is_late,
             # Others would take an empty log for one with all records. One that is not in sync gets
             # there only once its leader has seen that it has them.
-            is_incomplete=is_lost and has_others and self._broker_id in state.isr,
+            is_incomplete=is_lost and self._broker_id in state.isr,
         )
 
     # -- StopReplica -------------------------------------------------------------------------

@@ -22,11 +22,13 @@ class AbsentReplicas:
 
     Args:
         missing: log directories that are in none of `log.dirs`, and where they were.
+        has_forgotten: whether an operator has given up a directory. What it held is not known.
     """
 
-    def __init__(self, missing: Mapping[uuid.UUID, Path]) -> None:
+    def __init__(self, missing: Mapping[uuid.UUID, Path], *, has_forgotten: bool = False) -> None:
         self.missing = missing
         """Log directories by their ids."""
+        self.has_forgotten = has_forgotten
         self._lost: dict[SlotKey, tuple[Path, int]] = {}
 
     @property

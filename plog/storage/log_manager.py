@@ -112,13 +112,14 @@ class LogManager:
         locked: Sequence[LogDir] = (),
         unmounted: Mapping[Path, uuid.UUID] = MappingProxyType({}),
         missing: Mapping[uuid.UUID, Path] = MappingProxyType({}),
+        has_forgotten: bool = False,
         broker_settings: Callable[[], BrokerSettings] | None = None,
     ) -> None:
         self._settings = settings
         self._broker_id = settings.broker_id if broker_id is None else broker_id
         self._locked = {log_dir.path: log_dir for log_dir in locked}
         self._unmounted = unmounted
-        self._absent = AbsentReplicas(missing)
+        self._absent = AbsentReplicas(missing, has_forgotten=has_forgotten)
         self._cluster_id = cluster_id
         self._clock = clock
         self._fs = fs or Filesystem()
@@ -273,6 +274,11 @@ class LogManager:
         if (reason := self._absent.reason(tp, topic_id, is_only=is_only)) is not None:
             return reason
         return f"{tp} is not in any log directory that works" if self.offline_log_dirs else None
+
+    def was_never_made(self, tp: TopicPartition, topic_id: uuid.UUID) -> bool:
+        """Whether a replica that is not here was not here before, either: no record is lost."""
+        is_known = self.reason_absent(tp, topic_id, is_only=True) is not None
+        return not (is_known or self._absent.has_forgotten)
 
     def log_dir_ids(self) -> dict[uuid.UUID, Path]:
         """Return the ids of the directories that work, which are on their disks."""

@@ -21,6 +21,7 @@ from plog.cluster.control_fence import ControlFence
 from plog.cluster.known_log_dirs import (
     FoundLogDirs,
     add_new_log_dirs,
+    has_forgotten,
     missing_log_dirs,
     register_log_dirs,
 )
@@ -98,6 +99,7 @@ async def open_base(
         locked=found.locked,
         unmounted=found.unmounted,
         missing=missing_log_dirs(cluster.store, cluster.broker_id, found),
+        has_forgotten=has_forgotten(cluster.store, cluster.broker_id),
     )
     base = Base(static, fs, clock, cluster, settings, changes, fence, logs)
     loading(logs)

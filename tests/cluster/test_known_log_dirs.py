@@ -16,6 +16,7 @@ from plog.cluster.known_log_dirs import (
     find_known_log_dirs,
     find_log_dirs,
     forget_log_dirs,
+    has_forgotten,
     judge,
     missing_log_dirs,
     register_log_dirs,
@@ -81,8 +82,15 @@ def test_registry_follows_and_forgets(paths: list[Path]) -> None:
     first, second, third = known
     register_log_dirs(store, BROKER, {first: Path("/else\udcff")})
     assert registered_log_dirs(store, BROKER) == {**known, first: Path("/else\udcff")}
-    forget_log_dirs(store, BROKER, [first, second])
+    forget_log_dirs(store, BROKER, [first], had_records=False)
+    assert not has_forgotten(store, BROKER)
+    forget_log_dirs(store, BROKER, [second])
     assert registered_log_dirs(store, BROKER) == {third: known[third]}
+    assert has_forgotten(store, BROKER)
+    register_log_dirs(store, BROKER, {first: paths[0]})
+    assert has_forgotten(store, BROKER)
+    assert not has_forgotten(store, BROKER + 1)
+    forget_log_dirs(store, BROKER, [first])
     assert registered_log_dirs(store, BROKER + 1) == {}
     store.create(f"{LOG_DIRS}/{BROKER}/unnamed")
     with pytest.raises(MalformedNode, match="unnamed is not named by an id"):

@@ -97,6 +97,7 @@ class FakeLogs:
         self.logs: dict[TopicPartition, FakeLog] = {}
         self.offline: dict[TopicPartition, str] = {}
         self.lost: dict[TopicPartition, str] = {}
+        self.has_forgotten = True
         self.offline_log_dirs: list[Path] = []
         self.deleted: list[TopicPartition] = []
         self.refusal: KafkaStorageError | None = None
@@ -112,6 +113,10 @@ class FakeLogs:
         if self.offline_log_dirs:
             return f"{at} is not in any log directory that works"
         return self.lost.get(at) if is_only else None
+
+    def was_never_made(self, at, topic_id) -> bool:
+        is_known = self.reason_absent(at, topic_id, is_only=True) is not None
+        return not (is_known or self.has_forgotten)
 
     def create(
         self, at, topic_id, settings, leader_epoch=0, is_late=False, is_incomplete=False
@@ -412,6 +417,16 @@ def test_lost_replica_leads_where_unclean_elections_are_allowed(
     assert broker.lead(epoch=1, leader=ME, new=False) == NONE
     assert not broker.logs.logs[A0].is_incomplete
     assert "led without records that it had" in caplog.text
+
+
+def test_replica_of_several_that_was_never_made_leads(broker: Broker) -> None:
+    """Else a topic whose brokers are all killed while it is created is never led."""
+    broker.logs.has_forgotten = False
+    assert broker.lead(leader=-1, new=False) == NONE
+    assert broker.lead(A1, leader=PEER, isr=(ME, PEER), new=False) == NONE
+    assert broker.lead(epoch=1, leader=ME, new=False) == NONE
+    assert broker.lead(A1, epoch=1, leader=ME, new=False) == NONE
+    assert not any(log.is_incomplete for log in broker.logs.logs.values())
 
 
 def test_replica_on_a_lost_disk_waits_for_it_whatever_is_allowed(broker: Broker) -> None:
