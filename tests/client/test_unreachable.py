@@ -40,6 +40,7 @@ from plog.client.group_membership import GroupMetadata
 from plog.client.metadata import Cluster
 from plog.client.partition_producers import ActiveProducer, OpenTransaction
 from plog.client.producer import Producer
+from plog.client.reassignments import ReassignmentAdmin
 from plog.client.transaction_admin import TransactionAdmin
 from plog.client.transaction_states import PreparedTransaction
 from plog.errors import NetworkException, PlogError
@@ -323,13 +324,29 @@ CLUSTER = {
         )
     ),
 }
-CALLS = ADMIN | CONSUMERS | PRODUCERS | CLUSTER
+REASSIGNMENTS = {
+    name.replace("Admin.", "ReassignmentAdmin."): call
+    for name, call in ADMIN.items()
+    if name.startswith("Admin.")
+} | {
+    "ReassignmentAdmin.disks": Call(lambda one: one.disks()),
+    "ReassignmentAdmin.reassign": Call(lambda one: one.reassign({TP: [1]})),
+    "ReassignmentAdmin.moves": Call(lambda one: one.moves()),
+}
+CALLS = ADMIN | REASSIGNMENTS | CONSUMERS | PRODUCERS | CLUSTER
 TWO_TIMEOUTS = {
     "Admin.create_topic",
     "Admin.delete_topic",
     "Admin.create_partitions",
     "Admin.delete_records",
     "Admin.set_feature",
+    "ReassignmentAdmin.create_topic",
+    "ReassignmentAdmin.delete_topic",
+    "ReassignmentAdmin.create_partitions",
+    "ReassignmentAdmin.delete_records",
+    "ReassignmentAdmin.set_feature",
+    "ReassignmentAdmin.reassign",
+    "ReassignmentAdmin.moves",
     "TransactionAdmin.producers",
     "TransactionAdmin.open_since",
     "TransactionAdmin.hanging",
@@ -408,6 +425,7 @@ def make(name: str, address: str) -> Any:
         Administration,
         ClusterAdmin,
         GroupAdmin,
+        ReassignmentAdmin,
         TransactionAdmin,
         Consumer,
         GroupConsumer,

@@ -12,6 +12,11 @@ from tests.servers import BrokerProcess
 from tests.waiting import until
 
 SESSION_MS = 6_000
+ONE_REPLICA = {
+    "offsets.topic.replication.factor": 1,
+    "transaction.state.log.replication.factor": 1,
+}
+"""Where nothing else is asked for: a test may know who coordinates, and have too few brokers."""
 
 
 class Brokers:
@@ -19,6 +24,7 @@ class Brokers:
 
     Args:
         servers: what `zookeeper.connect` says, without a path: each cluster has one of its own.
+        settings: beside these, and `ONE_REPLICA`.
     """
 
     def __init__(self, directory: Path, servers: str, count: int = 3, **settings: object) -> None:
@@ -32,6 +38,7 @@ class Brokers:
                 "broker.id": broker_id,
                 "zookeeper.connect": self.connect,
                 "zookeeper.session.timeout.ms": SESSION_MS,
+                **ONE_REPLICA,
                 **given,
             }
             self.brokers.append(self._process(place, overrides))
