@@ -31,6 +31,8 @@ from plog.cluster.controller_loop import (
     Question,
     Task,
 )
+from plog.cluster.election_counts import ElectionCounts
+from plog.cluster.reassignment import count_moving
 from plog.cluster.store import Store
 from plog.errors import ErrorCode
 from plog.runtime.clock import Clock
@@ -89,6 +91,17 @@ class Controller:
     def epoch(self) -> int:
         """The controller epoch of this broker's last election; 0 before the first."""
         return self.loop.epoch
+
+    @property
+    def election_counts(self) -> ElectionCounts:
+        """The elections that this broker's controller has written down."""
+        return self.loop.election_counts
+
+    @property
+    def moving_partitions(self) -> int:
+        """How many partitions it moves; 0 if this broker is not the controller."""
+        machine = self.loop.machine
+        return 0 if machine is None else count_moving(machine.context.topics)
 
     def start(self) -> Future[None]:
         """Take part in elections from now on.

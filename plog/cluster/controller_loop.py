@@ -64,6 +64,7 @@ from plog.cluster.controller_events import (
 from plog.cluster.controller_machine import ControllerMachine
 from plog.cluster.controller_store import ControllerMoved, ControllerStore
 from plog.cluster.controller_topics import ControllerTopics, call_each
+from plog.cluster.election_counts import ElectionCounts
 from plog.cluster.store import NoNode, SessionLost, Store, StoreError, Watch
 from plog.cluster.znodes import MalformedNode
 from plog.errors import ErrorCode, NotController, error_for
@@ -148,6 +149,7 @@ class ControllerLoop:
         """Done once there is a controller."""
         self.joined.set_running_or_notify_cancel()  # its waiters cannot cancel it
         self.machine: ControllerMachine | None = None
+        self.election_counts = ElectionCounts()
         self._channels: dict[int, tuple[LiveBroker, BrokerChannel]] = {}
         self._election_watches: dict[str, Watch] = {}
         self._watches: list[Watch] = []
@@ -446,6 +448,8 @@ class ControllerLoop:
     def _write_states(self, effect: WriteStates) -> StatesWritten:
         written, conflicts = self._nodes.write_states(effect.writes)
         conflicts = self._topics.watch_unreadable(conflicts)
+        if self.machine is not None:
+            self.election_counts.add(written, self.machine.context.states)
         for write in written:
             log.debug("state of %s: %s", write.partition, write.state)
         leaderless = [one.partition for one in written if one.state.leader == znodes.NO_LEADER]

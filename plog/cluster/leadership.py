@@ -17,6 +17,13 @@ class Leadership(NamedTuple):
     replicas: tuple[int, ...]
     partition_epoch: int
     controller_epoch: int
+    adding: tuple[int, ...] = ()
+    """Replicas that a reassignment adds."""
+
+    @property
+    def is_under_replicated(self) -> bool:
+        """Whether a replica is not in sync. One that is being added need not be (KIP-352)."""
+        return not {*self.replicas} <= {*self.isr, *self.adding}
 
 
 UNTOLD = Leadership(NO_LEADER, NO_EPOCH, (), (), -1, -1)

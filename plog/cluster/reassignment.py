@@ -6,9 +6,9 @@ in-sync set. Once all that are to stay are in sync, the others go.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
-from plog.cluster.controller_context import Assignment
+from plog.cluster.controller_context import Assignment, Topic
 
 
 def is_moving(assignment: Assignment) -> bool:
@@ -48,3 +48,12 @@ def cancel(assignment: Assignment) -> Assignment:
 def is_complete(assignment: Assignment, isr: Collection[int]) -> bool:
     """Return whether all replicas that are to stay are in sync."""
     return is_moving(assignment) and set(target(assignment)) <= set(isr)
+
+
+def count_moving(topics: Mapping[str, Topic]) -> int:
+    """Return how many partitions move. Any thread: it copies the tables, and their values stay."""
+    return sum(
+        is_moving(assignment)
+        for topic in list(topics.values())
+        for assignment in list(topic.partitions.values())
+    )

@@ -129,6 +129,8 @@ class ReplicaManager:
         self._leadership_changed: list[LeadershipChanged] = []
         self._publisher = publisher
         self.disks = disks or Disks()
+        self.leaderships_taken = 0
+        """How often this broker began to lead a partition."""
         self._lock = threading.Lock()
         # Refused for want of space or descriptors alone: to be taken up when there are some.
         self._without_space: set[TopicPartition] = set()
@@ -311,9 +313,11 @@ class ReplicaManager:
                 was_refused = at in self._without_space
                 known = self._partitions.get(at)
                 was_offline = known.offline_reason if known is not None else None
+                has_led = known is not None and known.is_leader
                 try:
                     partition = self._take_up(at, topic.topic_id, state, settings[at.topic])
                     (leading if partition.is_leader else following).append(partition)
+                    self.leaderships_taken += partition.is_leader and not has_led
                 except KafkaError as refusal:
                     code = refusal.code
                     # Why one is offline was said when it went, for all of a directory at once.
@@ -373,6 +377,7 @@ class ReplicaManager:
             tuple(state.replicas),
             state.partition_epoch,
             state.controller_epoch,
+            tuple(state.adding_replicas),
         )
         without_space = at in self._without_space
         # An order that has not been carried out may come again.

@@ -309,8 +309,20 @@ def test_leader_accepts_and_follower_fetches(broker: Broker) -> None:
     # The roles change; a leader with others in sync does not commit alone.
     assert broker.lead(A1, epoch=1, isr=(PEER, ME)) == NONE
     assert broker.logs.logs[A1].role == ("leader", 1, False)
+    assert broker.replicas.leaderships_taken == 2
+    # A new epoch of the same leader is no new lead.
+    assert broker.lead(A1, epoch=2, isr=(ME,)) == NONE
+    assert broker.replicas.leaderships_taken == 2
     assert broker.fetchers.following == {}
     assert [*broker.in_sync_sets.led] == [A1]
+
+
+def test_replicas_that_a_move_adds_are_known(broker: Broker) -> None:
+    order = leader_and_isr(A0, ME, 0, (ME,), ID, True, replicas=[ME, PEER])
+    order.topic_states[0].partition_states[0].adding_replicas = [PEER]
+    broker.send(order)
+    known = broker.replicas.leader(A0).leadership
+    assert (known.replicas, known.adding) == ((ME, PEER), (PEER,))
 
 
 FENCED = [

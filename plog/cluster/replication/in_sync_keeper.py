@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import queue
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
@@ -43,6 +43,10 @@ class InSyncKeeper:
         broker_id: this broker.
         lag_time_ms: replica.lag.time.max.ms.
         clock: its `since_boot_ms` goes on in a suspended host.
+
+    Attributes:
+        shrinks, expands: how often a set that is kept here lost and gained members, whether this
+            leader or the controller has changed it.
     """
 
     def __init__(
@@ -60,6 +64,7 @@ class InSyncKeeper:
         self._clock = clock
         self._ask = ask
         self._changed = changed
+        self.shrinks = self.expands = 0
         self._led: dict[TopicPartition, LedReplicas] = {}
         self._proposals = Proposals()
         self._todo: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
@@ -157,6 +162,8 @@ class InSyncKeeper:
         if not self._led:
             # The first look comes an interval later: no pause lies before it.
             self._tick_due_ms = self._clock.since_boot_ms() + self._tick_ms
+        elif (known := self._led.get(partition)) is not None:
+            self._count_change(known.isr, replicas)
         self._led[partition] = replicas
         self._proposals.drop(partition)  # of an earlier epoch
 
@@ -188,6 +195,16 @@ class InSyncKeeper:
 
     def _settle(self, settled: Settled) -> None:
         replicas = self._led.get(settled.partition)
-        if replicas is not None and replicas.settle(settled):
+        if replicas is None:
+            return
+        before = replicas.isr
+        if replicas.settle(settled):
+            self._count_change(before, replicas)
             log.info("%s: the in-sync set is %s", settled.partition, list(replicas.isr))
             self._changed(settled.partition, replicas)
+
+    def _count_change(self, before: Iterable[int], replicas: LedReplicas) -> None:
+        """Count a change of a set. A member that is no replica any more has been moved away."""
+        now = {*replicas.isr}
+        self.shrinks += bool(({*before} - now) & replicas.replicas)
+        self.expands += bool(now - {*before})

@@ -38,6 +38,7 @@ class LedReplicas:
         least_in_sync: int,
         clock: Clock,
     ) -> None:
+        self.replicas = frozenset(leadership.replicas)
         self._native = native
         self._clock = clock
         self._lock = threading.Lock()

@@ -56,6 +56,24 @@ class Limits(NamedTuple):
     backoff_ms: int
 
 
+class FetchFailures:
+    """Counts by leader the requests that failed, and the partitions that could not be copied."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._counts: dict[int, int] = {}
+
+    def add(self, leader: int) -> None:
+        """Count one. Any thread."""
+        with self._lock:
+            self._counts[leader] = self._counts.get(leader, 0) + 1
+
+    def counts(self) -> dict[int, int]:
+        """Return the counts. Any thread."""
+        with self._lock:
+            return dict(self._counts)
+
+
 class Asking(NamedTuple):
     """A partition in a request."""
 
@@ -72,6 +90,7 @@ class ReplicaFetcher:
         link: the way to it.
         limits: see `Limits`.
         who: this broker, with the epoch of its registration of now.
+        failures: gets those of this fetcher.
     """
 
     def __init__(
@@ -83,8 +102,10 @@ class ReplicaFetcher:
         limits: Limits,
         who: Callable[[], ReplicaState],
         clock: Clock,
+        failures: FetchFailures,
     ) -> None:
         self.leader = leader
+        self._failures = failures
         self._link = link
         self._limits = limits
         self._who = who
@@ -151,6 +172,7 @@ class ReplicaFetcher:
             except Exception:
                 # Deliberately broad: no other thread would go on with it.
                 log.exception("copying from broker %d failed with an internal error", self.leader)
+                self._failures.add(self.leader)
                 self._session.end()
                 pause_ms = self._limits.backoff_ms
             with self._lock:
@@ -329,6 +351,7 @@ class ReplicaFetcher:
 
     def _wait(self, followed: Followed, why: str, *, at_once: bool = False) -> None:
         """Fetch a partition later; say so once, if that lasts."""
+        self._failures.add(self.leader)
         now_ms = self._clock.monotonic_ms()
         followed.not_before_ms = now_ms + self._limits.backoff_ms
         trouble = followed.trouble
@@ -343,6 +366,7 @@ class ReplicaFetcher:
 
     def _away(self, fault: PlogError) -> float:
         """Say once that the leader does not answer; return how long to pause, in ms."""
+        self._failures.add(self.leader)
         if not self._is_away and not self._is_stopped:
             self._is_away = True
             log.warning("no replicas are copied from broker %d: %s", self.leader, fault)

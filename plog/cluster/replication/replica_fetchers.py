@@ -14,7 +14,7 @@ from typing import Final
 from plog.cluster.partition import Partition
 from plog.cluster.peer_link import PeerLink
 from plog.cluster.replication.followed import Followed
-from plog.cluster.replication.replica_fetcher import Limits, ReplicaFetcher
+from plog.cluster.replication.replica_fetcher import FetchFailures, Limits, ReplicaFetcher
 from plog.protocol.messages.fetch import ReplicaState
 from plog.runtime.clock import Clock
 from plog.types import TopicPartition
@@ -34,6 +34,9 @@ class ReplicaFetchers:
         limits: see `Limits`.
         per_leader: num.replica.fetchers.
         who: this broker, with the epoch of its registration of now.
+
+    Attributes:
+        failures: those of all fetchers since the start.
     """
 
     def __init__(
@@ -50,6 +53,7 @@ class ReplicaFetchers:
         self._per_leader = per_leader
         self._who = who
         self._clock = clock
+        self.failures = FetchFailures()
         self._lock = threading.Lock()
         self._fetchers: dict[tuple[int, int], ReplicaFetcher] = {}
         self._is_stopped = False
@@ -120,6 +124,7 @@ class ReplicaFetchers:
                 limits=self._limits,
                 who=self._who,
                 clock=self._clock,
+                failures=self.failures,
             )
             found.start()
             self._fetchers[leader, number] = found

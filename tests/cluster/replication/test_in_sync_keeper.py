@@ -44,12 +44,16 @@ class Stage:
         self.replicas = self.lead(isr, least_in_sync)
 
     def lead(
-        self, isr: tuple[int, ...], least_in_sync: int = 1, leader_epoch: int = EPOCH
+        self,
+        isr: tuple[int, ...],
+        least_in_sync: int = 1,
+        leader_epoch: int = EPOCH,
+        replicas: tuple[int, ...] = (0, 1, 2),
     ) -> LedReplicas:
-        leadership = Leadership(0, leader_epoch, isr, (0, 1, 2), 5, 1)
-        replicas = self.keeper.lead(AT, self.log, leadership, least_in_sync=least_in_sync)
+        leadership = Leadership(0, leader_epoch, isr, replicas, 5, 1)
+        led = self.keeper.lead(AT, self.log, leadership, least_in_sync=least_in_sync)
         self.keeper.run_due()
-        return replicas
+        return led
 
     def _ask(self, batch: Batch) -> Answer:
         self.asked.append((batch, Answer()))
@@ -77,6 +81,10 @@ class Stage:
             for broker_id in fetching:
                 self.fetch(broker_id)
             self.keeper.run_due()
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        return self.keeper.shrinks, self.keeper.expands
 
     def proposed(self) -> list[set[int]]:
         return [set(batch[AT].isr) for batch, _ in self.asked]
@@ -215,6 +223,43 @@ def test_log_that_moved_to_another_directory_waits_for_its_followers(tmp_path: P
     assert moved.high_watermark == 0
     stage.fetch(1)
     assert moved.high_watermark == 5
+
+
+def test_changes_are_counted_once_the_controller_has_agreed(tmp_path: Path) -> None:
+    stage = Stage(tmp_path / "t-0", (0, 1))
+    stage.fetch(2)
+    assert stage.counts == (0, 0)
+    stage.accept()
+    assert stage.counts == (0, 1)
+    stage.append(5)
+    stage.pass_(2 * LAG_TIME_MS, fetching=(1,))
+    assert stage.counts == (0, 1)
+    stage.accept()
+    assert stage.counts == (1, 1)
+    stage.fetch(2)
+    stage.answer(ErrorCode.INELIGIBLE_REPLICA)
+    assert stage.counts == (1, 1)
+
+
+def test_changes_by_the_controller_are_counted(tmp_path: Path) -> None:
+    stage = Stage(tmp_path / "t-0", (0, 1, 2))
+    for number, (isr, counts) in enumerate(
+        [((0, 2), (1, 0)), ((0, 2), (1, 0)), ((0, 1), (2, 1)), ((0, 1, 2), (2, 2))], 1
+    ):
+        stage.log.set_leader(EPOCH + number, writable=True, sole_replica=False)
+        stage.lead(isr, leader_epoch=EPOCH + number)
+        assert stage.counts == counts
+    stage.keeper.cease(AT)
+    stage.log.set_leader(EPOCH + 9, writable=True, sole_replica=False)
+    stage.lead((0,), leader_epoch=EPOCH + 9)
+    assert stage.counts == (2, 2), "what other leaders have done is theirs"
+
+
+def test_replica_that_is_moved_away_has_not_left(tmp_path: Path) -> None:
+    stage = Stage(tmp_path / "t-0", (0, 1, 2))
+    stage.log.set_leader(EPOCH + 1, writable=True, sole_replica=False)
+    stage.lead((0, 1), leader_epoch=EPOCH + 1, replicas=(0, 1))
+    assert stage.counts == (0, 0)
 
 
 def test_thread_does_the_same(tmp_path: Path) -> None:

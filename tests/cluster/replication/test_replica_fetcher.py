@@ -16,7 +16,12 @@ from plog.cluster.disks import Disks
 from plog.cluster.leadership import Leadership
 from plog.cluster.partition import Partition
 from plog.cluster.replication.followed import Followed
-from plog.cluster.replication.replica_fetcher import PATIENCE_MS, Limits, ReplicaFetcher
+from plog.cluster.replication.replica_fetcher import (
+    PATIENCE_MS,
+    FetchFailures,
+    Limits,
+    ReplicaFetcher,
+)
 from plog.errors import ErrorCode
 from plog.protocol.messages.fetch import PartitionData, ReplicaState
 from plog.runtime.clock import ManualClock
@@ -59,6 +64,7 @@ class Stage:
         self.clock = ManualClock(1_700_000_000_000)
         self.leader = Leader({(TOPIC_ID, TP.partition): self.led}, {TP.topic: TOPIC_ID})
         self.changed = 0
+        self.failures = FetchFailures()
         self.partition = Partition(
             TP,
             TOPIC_ID,
@@ -75,6 +81,7 @@ class Stage:
             limits=LIMITS,
             who=lambda: ReplicaState(replica_id=ME, replica_epoch=50),
             clock=self.clock,
+            failures=self.failures,
         )
         self.follow()
 
@@ -157,6 +164,7 @@ def test_leader_that_is_away_is_asked_again(stage: Stage, caplog) -> None:
         assert stage.fetcher.run_round() == BACKOFF_MS
     stage.leader.is_away = False
     stage.catch_up()
+    assert stage.failures.counts() == {PEER: 3}
     assert [line.getMessage() for line in caplog.records] == [
         "no replicas are copied from broker 0: no route",
         "replicas are copied from broker 0 again",
@@ -269,6 +277,7 @@ def test_damaged_answer_is_not_appended(stage: Stage, caplog) -> None:
         stage.fetcher.run_round()
         assert stage.log.log_end_offset == 0
         stage.clock.advance(BACKOFF_MS)
+    assert stage.failures.counts() == {PEER: 3}
     assert len([line for line in caplog.records if "not copied" in line.getMessage()]) == 1
     stage.leader.change = lambda answer: answer
     stage.catch_up()

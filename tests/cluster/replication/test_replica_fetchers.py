@@ -45,7 +45,7 @@ class Stage:
         """Each fetcher has a connection of its own, and so a session."""
         self.made.append(leader)
         known = self.links[leader]
-        return Leader(known.logs, known.names)
+        return Leader(known.logs, known.names, is_away=known.is_away)
 
     def partition(self, index: int) -> tuple[Partition, Log]:
         """Return a partition that is followed here, and its leader's log."""
@@ -101,6 +101,18 @@ def test_partition_moves_to_the_next_leader(stage: Stage) -> None:
     until_equal(partition, led)
     assert stage.threads == {"fetcher 0 from 2"}
     assert stage.made == [ONE, TWO]
+
+
+def test_failures_are_counted_beyond_the_fetcher_that_met_them(stage: Stage) -> None:
+    partition, led = stage.partition(0)
+    stage.links[ONE].is_away = True
+    stage.fetchers.follow([partition])
+    until(lambda: stage.fetchers.failures.counts().get(ONE, 0) > 1, "it has failed twice")
+    stage.lead(partition, TWO, led)
+    stage.fetchers.follow([partition])
+    until_equal(partition, led)
+    assert stage.threads == {"fetcher 0 from 2"}
+    assert stage.fetchers.failures.counts().keys() == {ONE}
 
 
 def test_forgotten_partition_is_not_copied(stage: Stage) -> None:
