@@ -225,8 +225,9 @@ class Broker:
         services.transactions.start()
         # Whoever finds that clients are let in may look at the page.
         if addresses.pages is not None and errors is not None:
-            member = parts.member if is_shared else None
-            self._open_metrics(addresses.pages, reactor, dispatcher, errors, services, member)
+            self._open_metrics(
+                addresses.pages, reactor, dispatcher, errors, parts, is_shared=is_shared
+            )
         if is_shared and self._static.controlled_shutdown_enable:
             undo.push_async_callback(
                 move_leaderships,
@@ -275,27 +276,34 @@ class Broker:
         reactor: Reactor,
         dispatcher: Dispatcher,
         errors: ResponseErrors,
-        services: Services,
-        member: Member | None,
+        parts: Parts,
+        *,
+        is_shared: bool,
     ) -> None:
         from plog.ops.metrics.cluster import Cluster
         from plog.ops.metrics.page import Sources
+        from plog.ops.metrics.replication import Replication
 
+        services, replicas = parts.services, parts.services.replicas
+        cluster = replication = None
+        if is_shared:
+            dirs = services.logs.dirs
+            cluster = Cluster(services.metadata, services.controller, parts.member, dirs)
+            replication = Replication(replicas, parts.keeper, parts.fetchers, services.clock)
         sources = Sources(
             reactor,
             dispatcher.times,
             errors,
             [bound.listener.name for bound in self.bound],
-            services.replicas.traffic,
+            replicas.traffic,
             services.logs,
             services.groups,
             services.transactions,
             services.clock,
-            services.replicas.disks.counts_as_slow,
+            replicas.disks.counts_as_slow,
             self._static.metrics_max_group_topics,
-            None
-            if member is None
-            else Cluster(services.metadata, services.controller, member, services.logs.dirs),
+            cluster,
+            replication,
         )
         pages.open_metrics(sources)
         self._running.push_async_callback(asyncio.to_thread, pages.close_metrics)

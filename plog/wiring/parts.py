@@ -56,6 +56,8 @@ class Parts(NamedTuple):
     services: Services
     member: Member
     fast_path: FastPath
+    keeper: InSyncKeeper
+    fetchers: ReplicaFetchers
     peers: Peers
     """The ways of a stopping broker to the controller."""
 
@@ -171,7 +173,7 @@ def make_parts(
     )
     undo.callback(services.expanders.shutdown)
     undo.callback(services.orders.shutdown)
-    return Parts(services, member, fast_path, peers("controller"))
+    return Parts(services, member, fast_path, keeper, fetchers, peers("controller"))
 
 
 def _read_again(changes: ConfigChanges, features: Features) -> None:

@@ -17,6 +17,7 @@ from plog.client.admin import Admin
 from plog.client.metadata import TopicInfo
 from plog.client.producer import Producer
 from plog.ops.metrics.cluster import Cluster
+from plog.ops.metrics.replication import Replication
 from tests.cluster.processes import Brokers, ids_of
 from tests.compat.live_kafka import ZooKeeper
 from tests.conftest import ROOT
@@ -151,9 +152,11 @@ def test_each_alert_is_fired_by_its_fault(
 def table(heading: str) -> list[str]:
     """Return the names in the first column of the page's table with this heading."""
     _, _, rest = PAGE.read_text().partition(f"| {heading} |")
-    return re.findall(r"^\| `(\w+)` \|", rest.partition("\n\n")[0], re.MULTILINE)
+    cells = re.findall(r"^\| (`.+?`) \|", rest.partition("\n\n")[0], re.MULTILINE)
+    return [name for cell in cells for name in re.findall(r"`(\w+)", cell)]
 
 
 def test_page_names_each_alert_and_metric() -> None:
     assert table("Alert") == alerts("plog-cluster")
-    assert table("Metric") == [family.name for family in Cluster.families]
+    families = [*Cluster.families, *Replication.families]
+    assert table("Metric") == [family.name for family in families]

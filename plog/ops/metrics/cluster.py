@@ -17,6 +17,16 @@ from plog.ops.metrics.families import Collector, Family
 BROKERS = Family("plog_brokers", "Brokers that are registered.")
 CONTROLLER = Family("plog_controller", "1 on the broker that is the controller.")
 LEADERLESS = Family("plog_leaderless_partitions", "Partitions of the cluster without a leader.")
+MOVING = Family(
+    "plog_reassigning_partitions", "Partitions whose replicas the controller moves; 0 elsewhere."
+)
+ELECTIONS = Family(
+    "plog_leader_elections_total", "Leaders that this broker elected as the controller."
+)
+UNCLEAN = Family(
+    "plog_unclean_leader_elections_total",
+    "Leaders that it elected out of sync: acknowledged records may be lost.",
+)
 CONNECTED = Family("plog_zookeeper_connected", "1 while the broker is connected to ZooKeeper.")
 SESSIONS = Family("plog_zookeeper_sessions_total", "Sessions with ZooKeeper since the start.")
 STRAYS = Family("plog_stray_logs", "Logs of deleted topics that were set aside, and still exist.")
@@ -29,7 +39,17 @@ class Cluster(Collector):
         log_dirs: the broker's own.
     """
 
-    families = (BROKERS, CONTROLLER, LEADERLESS, CONNECTED, SESSIONS, STRAYS)
+    families = (
+        BROKERS,
+        CONTROLLER,
+        LEADERLESS,
+        MOVING,
+        ELECTIONS,
+        UNCLEAN,
+        CONNECTED,
+        SESSIONS,
+        STRAYS,
+    )
 
     def __init__(
         self,
@@ -55,6 +75,9 @@ class Cluster(Collector):
                 for one in topic.partitions.values()
             )
         )
+        yield MOVING.one(self._controller.moving_partitions)
+        yield ELECTIONS.one(self._controller.election_counts.elections)
+        yield UNCLEAN.one(self._controller.election_counts.unclean)
         yield CONNECTED.one(self._member.is_connected)
         yield SESSIONS.one(self._member.sessions)
         yield STRAYS.one(self._strays.count())

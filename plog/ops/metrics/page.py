@@ -29,6 +29,7 @@ from plog.ops.metrics.disks import Disks
 from plog.ops.metrics.families import BUILD
 from plog.ops.metrics.lag import Lag
 from plog.ops.metrics.network import Network
+from plog.ops.metrics.replication import Replication
 from plog.ops.metrics.topics import Topics, Traffic
 from plog.runtime.clock import Clock
 from plog.storage.log_manager import LogManager
@@ -56,6 +57,8 @@ class Sources:
     """How many pairs of a group and a topic have their lag shown."""
     cluster: Cluster | None = None
     """The cluster; None for a broker that runs alone."""
+    replication: Replication | None = None
+    """The replicas; None for a broker that runs alone."""
 
 
 class _Build:
@@ -84,6 +87,7 @@ class MetricsPage:
             Traffic(sources.traffic),
             LogLines(log_counts),
             sources.cluster,
+            sources.replication,
         ):
             if collector is not None:
                 self._registry.register(collector)
