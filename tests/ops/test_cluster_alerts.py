@@ -51,11 +51,11 @@ def brokers(tmp_path: Path, zookeeper: ZooKeeper) -> Iterator[Brokers]:
 
 
 class Watched:
-    """A Prometheus that reads the brokers `0`, `1` and `2`."""
+    """A Prometheus that reads the brokers `0`, `1` and `2`; only one group's alerts count."""
 
-    def __init__(self, prometheus: Prometheus) -> None:
+    def __init__(self, prometheus: Prometheus, group: str = "plog-cluster") -> None:
         self._prometheus = prometheus
-        self._names = alerts("plog-cluster")
+        self._names = alerts(group)
         self.seen: set[str] = set()
         """The alerts that have fired."""
 
@@ -157,6 +157,6 @@ def table(heading: str) -> list[str]:
 
 
 def test_page_names_each_alert_and_metric() -> None:
-    assert table("Alert") == alerts("plog-cluster")
+    assert table("Alert") == [*alerts("plog-cluster"), *alerts("plog-replicas")]
     families = [*Cluster.families, *Replication.families]
     assert table("Metric") == [family.name for family in families]
