@@ -24,6 +24,7 @@ from plog.cli.output import (
 if TYPE_CHECKING:
     from plog.client.cluster_admin import BrokerOverview, ClusterOverview
     from plog.errors import KafkaError
+    from plog.types import TopicPartition
 
 BROKER_COLUMNS = [
     "Broker",
@@ -56,7 +57,8 @@ def command(context: click.Context, bootstrap: str, as_json: bool, show_apis: bo
 
     A partition without a leader is offline: clients cannot write or read it. Nor can they if the
     leader is unreachable, as one that was just killed: the controller does not know it yet. An
-    under-replicated partition has replicas that are not in sync. A line names each broker that has
+    under-replicated partition has replicas that are not in sync. One with fewer in sync than
+    min.insync.replicas refuses producers with acks=all. A line names each broker that has
     replicas but is not in the cluster at present, and brokers with few partitions, as one that has
     just joined. Another line names the brokers that get no answer from ZooKeeper. Exit status 1
     means that a broker did not answer.
@@ -67,10 +69,11 @@ def command(context: click.Context, bootstrap: str, as_json: bool, show_apis: bo
 
     with ClusterAdmin(bootstrap) as admin:
         cluster = admin.overview()
+    under_min = _under_min_isr(bootstrap, cluster)
     if as_json:
-        print_json(_json(cluster))
+        print_json(_json(cluster, under_min))
     else:
-        _print(cluster, show_apis=show_apis)
+        _print(cluster, under_min, show_apis=show_apis)
     faults = [_fault(broker) for broker in cluster.brokers] + [cluster.features_fault]
     raise_all(distinct(fault for fault in faults if fault is not None))
 
@@ -121,12 +124,13 @@ def restart_check(broker: int | None, bootstrap: str, as_json: bool, wait_s: flo
 def _restart_obstacles(bootstrap: str, broker: int | None) -> tuple[ClusterOverview, list[str]]:
     from plog.client.admin import Admin
     from plog.client.cluster_admin import ClusterAdmin
-    from plog.client.restart_check import least_in_sync, obstacles
+    from plog.client.min_in_sync import least_in_sync
+    from plog.client.restart_check import obstacles
 
     with ClusterAdmin(bootstrap) as admin:
         cluster = admin.overview()
     with Admin(bootstrap) as admin:
-        least = least_in_sync(admin, cluster)
+        least = least_in_sync(admin, cluster.topics)
     return cluster, obstacles(cluster, least, broker)
 
 
@@ -141,7 +145,27 @@ def _fault(broker: BrokerOverview) -> KafkaError | None:
     return NetworkException(text)
 
 
-def _json(cluster: ClusterOverview) -> dict[str, Any]:
+def _under_min_isr(bootstrap: str, cluster: ClusterOverview) -> list[TopicPartition] | None:
+    """Return the partitions with too few replicas in sync; None: no broker returns the settings.
+
+    Only topics that lack replicas in sync are asked about.
+    """
+    from plog.client.admin import Admin
+    from plog.client.min_in_sync import least_in_sync, under_min_isr
+    from plog.errors import KafkaError
+
+    names = {at.topic for at in cluster.under_replicated}
+    topics = [topic for topic in cluster.topics if topic.name in names]
+    if not topics:
+        return []
+    try:
+        with Admin(bootstrap) as admin:
+            return under_min_isr(topics, least_in_sync(admin, topics))
+    except KafkaError:
+        return None
+
+
+def _json(cluster: ClusterOverview, under_min: list[TopicPartition] | None) -> dict[str, Any]:
     return {
         "cluster_id": cluster.cluster_id,
         "controller": cluster.controller_id if cluster.controller_id >= 0 else None,
@@ -172,6 +196,7 @@ def _json(cluster: ClusterOverview) -> dict[str, Any]:
         "offline": [str(at) for at in cluster.offline],
         "leader_unreachable": [str(at) for at in cluster.leader_unreachable],
         "under_replicated": [str(at) for at in cluster.under_replicated],
+        "under_min_isr": None if under_min is None else [str(at) for at in under_min],
     }
 
 
@@ -196,7 +221,9 @@ def _addresses(setting: str | None) -> list[str]:
     return [one.strip() for one in (setting or "").split(",") if one.strip()]
 
 
-def _print(cluster: ClusterOverview, *, show_apis: bool) -> None:
+def _print(
+    cluster: ClusterOverview, under_min: list[TopicPartition] | None, *, show_apis: bool
+) -> None:
     from plog.client.cluster_admin import ADVERTISED, LISTENERS
     from plog.client.connection import address_of
     from plog.types import counted
@@ -225,7 +252,7 @@ def _print(cluster: ClusterOverview, *, show_apis: bool) -> None:
         for broker in cluster.brokers
     ]
     print_columns(rows, BROKER_COLUMNS, optional=BROKER_COLUMNS)
-    figures = _json(cluster)
+    figures = _json(cluster, under_min)
     say(
         f"{counted(figures['topics'], 'topic')},"
         f" {counted(figures['internal_topics'], 'internal topic')},"
@@ -238,6 +265,7 @@ def _print(cluster: ClusterOverview, *, show_apis: bool) -> None:
         ("Offline", cluster.offline),
         ("Leader unreachable", cluster.leader_unreachable),
         ("Under-replicated", cluster.under_replicated),
+        ("Below min.insync.replicas", under_min),
     ):
         if partitions:
             say(f"{name}: {some_text(partitions)}")

@@ -7,23 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from plog.client.admin import TOPIC, Admin
 from plog.client.cluster_admin import ClusterOverview
 from plog.client.metadata import PartitionInfo
+from plog.client.min_in_sync import MIN_IN_SYNC, needed_in_sync
 from plog.errors import BrokerNotAvailable
 from plog.types import TopicPartition, counted
-
-MIN_IN_SYNC = "min.insync.replicas"
-
-
-def least_in_sync(admin: Admin, cluster: ClusterOverview) -> dict[str, int]:
-    """Return min.insync.replicas of each topic with several replicas."""
-    found = {}
-    for topic in cluster.topics:
-        if any(len(part.replicas) > 1 for part in topic.partitions.values()):
-            (entry,) = admin.describe_configs(TOPIC, topic.name, [MIN_IN_SYNC])
-            found[topic.name] = int(entry.value or 1)
-    return found
 
 
 def obstacles(
@@ -59,7 +47,7 @@ def obstacles(
 def _too_few(cluster: ClusterOverview, least: Mapping[str, int], broker_id: int) -> Iterator[str]:
     for at, part in _replicated_on(cluster, broker_id):
         left = len(set(part.isr) - {broker_id})
-        needed = min(least.get(at.topic, 1), len(part.replicas))
+        needed = needed_in_sync(least, at.topic, part)
         if len(part.replicas) > 1 and left < needed:
             yield (
                 f"{at} would have {counted(left, 'replica')} in sync without broker {broker_id},"

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from plog.client.admin import TOPIC
 from plog.errors import ErrorCode
 from plog.protocol.api_keys import ApiKey
 from plog.protocol.messages.api_versions import ApiVersion
@@ -55,6 +56,7 @@ def test_cluster_is_described(call, broker, topic):
     described = json.loads(call("topics", "list", "--json").stdout)
     assert cluster["topics"] == len(described)
     assert (cluster["offline"], cluster["under_replicated"]) == ([], [])
+    assert cluster["under_min_isr"] == []
     text = call("cluster").stdout.decode()
     assert f"Cluster {cluster['cluster_id']}: controller broker 0, coordination embedded" in text
     assert "0 offline, 0 under-replicated" in text
@@ -140,6 +142,37 @@ def test_broker_without_an_answer_hides_nothing(call, configs, software, coordin
         text = call("cluster", "-b", fake.bootstrap, status=1).stdout.decode()
         assert "Offline: t-0, t-1, t-2, t-3, t-4, t-5, t-6, t-7, t-8, t-9 and 2 more" in text
         assert "Under-replicated: t-0\n" in text
+
+
+@pytest.mark.parametrize(
+    ("least", "under_min"), [("1", []), ("2", ["t-0", "t-1"]), ("3", ["t-0", "t-1"])]
+)
+def test_partitions_below_min_in_sync_replicas_are_named(call, least, under_min):
+    """Each has one replica in sync. No partition needs more than it has."""
+    configs = {**PLOG_CONFIGS, "min.insync.replicas": least}
+    with Pair(configs, [(1, 2), (1, 2, 3), (1,)], leader=1) as fake:
+        cluster = json.loads(call("cluster", "-b", fake.bootstrap, "--json", status=1).stdout)
+        assert cluster["under_min_isr"] == under_min
+        text = call("cluster", "-b", fake.bootstrap, status=1).stdout.decode()
+    assert "\nUnder-replicated: t-0, t-1\n" in text
+    line = "\nBelow min.insync.replicas: t-0, t-1\n"
+    assert (line in text) == bool(under_min)
+
+
+def test_cluster_is_described_without_the_topics_settings(call):
+    with Pair(PLOG_CONFIGS, [(1, 2)], leader=1) as fake:
+        describe = fake.answers[ApiKey.DESCRIBE_CONFIGS]
+
+        def refuse_topics(request: DescribeConfigsRequest, header):
+            answer = describe(request, header)
+            if request.resources[0].resource_type == TOPIC:
+                answer.results[0].error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            return answer
+
+        fake.answers[ApiKey.DESCRIBE_CONFIGS] = refuse_topics
+        done = call("cluster", "-b", fake.bootstrap, "--json", status=1)
+        assert json.loads(done.stdout)["under_min_isr"] is None
+        assert "Below" not in call("cluster", "-b", fake.bootstrap, status=1).stdout.decode()
 
 
 def test_partitions_of_a_broker_that_does_not_answer_are_named(call):
