@@ -26,6 +26,8 @@ TABLE_HEAD = 2
 MIN_NAME = 8
 """Columns of a name on a terminal that is too narrow."""
 LAG_RECORDS, LAG_SECONDS = "plog_group_lag_records", "plog_group_lag_seconds"
+FOLLOWER_RECORDS, FOLLOWER_SECONDS = "plog_follower_lag_records", "plog_follower_lag_seconds"
+LED = "plog_led_partitions"
 
 
 class Table(NamedTuple):
@@ -78,7 +80,9 @@ def command(address: str, seconds: float, count: int | None, as_json: bool) -> N
     A request's latency is the time from reading it to having its response ready, including waits
     for records and for the disk. "fast" is the share of requests that the broker answered without
     Python. The next table counts the others by reason; docs/OPERATIONS.md explains the reasons.
-    "offsets/s" is the growth of a topic's log end offsets. The last table has the groups with the
+    "offsets/s" is the growth of a topic's log end offsets. One of several brokers also shows how
+    many partitions it leads, how many of these lack replicas in sync, and the follower that is
+    furthest behind. The last table has the groups with the
     largest lag: records that are not read yet, and the age of the oldest. A low terminal shows
     fewer rows of each table. Ctrl-C exits. In a pipe or a file the readings are printed one after
     another.
@@ -204,6 +208,7 @@ def _figures(seen: Watch) -> dict[str, Any]:
             for topic in _largest_topics(seen)
         ],
         "groups": _largest_lags(seen),
+        "replicas": _replicas(seen),
     }
 
 
@@ -229,6 +234,44 @@ def _largest_lags(seen: Watch) -> list[dict[str, Any]]:
     ]
     groups.sort(key=lambda one: (-one["lag_records"], -one["lag_seconds"], one["group"]))
     return groups[:MAX_GROUPS]
+
+
+def _replicas(seen: Watch) -> dict[str, Any] | None:
+    """Return the state of the partitions that the broker leads; None if it runs alone."""
+    now = seen.after
+    if LED not in now.samples:
+        return None
+    followers: list[dict[str, Any]] = [
+        {
+            "broker": int(broker),
+            "lag_records": int(now.value(FOLLOWER_RECORDS, broker=broker)),
+            "lag_seconds": now.value(FOLLOWER_SECONDS, broker=broker),
+        }
+        for broker in now.labels(FOLLOWER_SECONDS, "broker")
+    ]
+    followers.sort(key=lambda one: (-one["lag_seconds"], -one["lag_records"], one["broker"]))
+    return {
+        "led_partitions": int(now.value(LED)),
+        "under_replicated": int(now.value("plog_under_replicated_partitions")),
+        "under_min_isr": int(now.value("plog_under_min_isr_partitions")),
+        "slowest_follower": followers[0] if followers else None,
+    }
+
+
+def _replica_line(replicas: dict[str, Any]) -> str:
+    from plog.types import counted
+
+    line = f"leads {counted(replicas['led_partitions'], 'partition')}"
+    lacking, under_min = replicas["under_replicated"], replicas["under_min_isr"]
+    line += f"   {lacking} {'UNDER-REPLICATED' if lacking else 'under-replicated'}"
+    line += f"   {under_min} {'BELOW' if under_min else 'below'} min.insync.replicas"
+    if (follower := replicas["slowest_follower"]) is not None:
+        behind = duration_text(int(follower["lag_seconds"] * 1000))
+        line += (
+            f"   slowest follower: broker {follower['broker']},"
+            f" {counted(follower['lag_records'], 'record')} and {behind} behind"
+        )
+    return line
 
 
 def _screen(seen: Watch, address: str) -> Screen:
@@ -279,7 +322,8 @@ def _screen(seen: Watch, address: str) -> Screen:
         ],
     )
     tables = [apis, topics, *(table for table in (callouts, groups) if table.rows)]
-    return Screen(printable(head), tables)
+    lines = [head] if figures["replicas"] is None else [head, _replica_line(figures["replicas"])]
+    return Screen("\n".join(map(printable, lines)), tables)
 
 
 def _bytes(count: float) -> str:

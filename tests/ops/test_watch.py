@@ -202,3 +202,39 @@ def test_groups_are_bounded(capsys: pytest.CaptureFixture[str]) -> None:
     )
     figures = json.loads(shown(many, capsys, "--json"))
     assert [one["group"] for one in figures["groups"]] == [f"g{n}" for n in range(39, 29, -1)]
+
+
+REPLICAS = """\
+plog_led_partitions 12
+plog_under_replicated_partitions 2
+plog_under_min_isr_partitions 0
+plog_follower_lag_records{broker="1"} 0
+plog_follower_lag_seconds{broker="1"} 0
+plog_follower_lag_records{broker="10"} 1200
+plog_follower_lag_seconds{broker="10"} 61.5
+"""
+
+
+def test_replicas_and_the_slowest_follower_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    assert shown(REPLICAS, capsys).splitlines()[1] == (
+        "leads 12 partitions   2 UNDER-REPLICATED   0 below min.insync.replicas"
+        "   slowest follower: broker 10, 1200 records and 1m 1s behind"
+    )
+    assert json.loads(shown(REPLICAS, capsys, "--json"))["replicas"] == {
+        "led_partitions": 12,
+        "under_replicated": 2,
+        "under_min_isr": 0,
+        "slowest_follower": {"broker": 10, "lag_records": 1200, "lag_seconds": 61.5},
+    }
+
+
+def test_broker_without_followers_names_none(capsys: pytest.CaptureFixture[str]) -> None:
+    text = "plog_led_partitions 1\n"
+    assert shown(text, capsys).splitlines()[1] == (
+        "leads 1 partition   0 under-replicated   0 below min.insync.replicas"
+    )
+
+
+def test_broker_that_runs_alone_has_no_line_of_replicas(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "leads" not in shown("", capsys)
+    assert json.loads(shown("", capsys, "--json"))["replicas"] is None
