@@ -15,17 +15,20 @@ import pytest
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.models.dashboard import Dashboard
 
+from plog.client.admin import Admin
 from plog.client.group_admin import GroupAdmin
 from plog.types import TopicPartition
+from tests.cluster.processes import Brokers
 from tests.compat.live_kafka import ZooKeeper
 from tests.conftest import ROOT
 from tests.handlers.wire import create_topic, fetch_one, make_batch, produce, speak
 from tests.ops.prometheus import Prometheus
-from tests.servers import BrokerProcess, free_port
+from tests.servers import free_port
 from tests.transactions.transactor import Transactor
 from tests.waiting import until
 
 PATH = ROOT / "config" / "grafana-dashboard.json"
+AT = TopicPartition("t", 0)
 VARIABLES = {"$instance": ".*", "$__rate_interval": "5s"}
 
 
@@ -96,36 +99,55 @@ def zookeeper(tmp_path: Path) -> Iterator[ZooKeeper]:
 
 
 @pytest.fixture
-def prometheus(tmp_path: Path, zookeeper: ZooKeeper) -> Iterator[Prometheus]:
-    """A Prometheus that reads a broker on a ZooKeeper with traffic of each kind."""
-    page = f"127.0.0.1:{free_port()}"
-    overrides = {
-        "metrics.listener": page,
-        "zookeeper.connect": zookeeper.bootstrap,
-        "offsets.topic.num.partitions": 1,
-        "transaction.state.log.num.partitions": 1,
-    }
-    (tmp_path / "broker").mkdir()
+def brokers(tmp_path: Path, zookeeper: ZooKeeper) -> Iterator[Brokers]:
+    """Two brokers; the first one has a page, and has made the brokers' own topics alone."""
+    made = Brokers(
+        tmp_path,
+        zookeeper.bootstrap,
+        2,
+        offsets_topic_num_partitions=1,
+        offsets_topic_replication_factor=1,
+        transaction_state_log_num_partitions=1,
+        transaction_state_log_replication_factor=1,
+    )
+    first = made[0]
+    first.overrides["metrics.listener"] = f"127.0.0.1:{free_port()}"
+    try:
+        first.start()
+        with closing(speak(first.port)) as client, GroupAdmin(first.bootstrap) as admin:
+            create_topic(client, AT.topic, 1)
+            admin.commit("readers", {AT: 0})
+            transactor = Transactor(client, "writer").start()
+            transactor.join(AT)
+            transactor.produce(AT, b"v")
+            transactor.end(commit=True)
+        made.start()
+        with Admin(first.bootstrap) as topics:
+            topics.create_topic("replicated", assignments={0: [0, 1]})
+        yield made
+    finally:
+        made.kill()
+
+
+@pytest.fixture
+def prometheus(tmp_path: Path, brokers: Brokers) -> Iterator[Prometheus]:
+    """A Prometheus that reads the first broker, with traffic of each kind."""
+    first = brokers[0]
+    page = str(first.overrides["metrics.listener"])
     with (
-        BrokerProcess(tmp_path / "broker", overrides=overrides) as broker,
-        closing(speak(broker.port)) as client,
+        closing(speak(first.port)) as client,
         Prometheus(tmp_path / "prometheus", {"broker": page}) as running,
     ):
-        create_topic(client, "t", 1)
-        at = TopicPartition("t", 0)
-        with GroupAdmin(broker.bootstrap) as admin:
-            admin.commit("readers", {at: 0})
-        transactor = Transactor(client, "writer").start()
-        transactor.join(at)
-        transactor.produce(at, b"v")
-        transactor.end(commit=True)
         produce(client, "missing", make_batch())
 
         def is_read_twice() -> bool:
-            produce(client, "t", make_batch())
-            fetch_one(client, "t", 0)
-            counted = "count_over_time(plog_group_lag_records[1m]) >= 4"
-            return bool(running.query(counted))
+            produce(client, AT.topic, make_batch())
+            fetch_one(client, AT.topic, 0)
+            counted = (
+                f"count_over_time({name}[1m]) >= 4"
+                for name in ("plog_group_lag_records", "plog_follower_lag_records")
+            )
+            return all(running.query(expression) for expression in counted)
 
         until(is_read_twice, "the page is read")
         yield running
