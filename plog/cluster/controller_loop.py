@@ -65,6 +65,7 @@ from plog.cluster.controller_machine import ControllerMachine
 from plog.cluster.controller_store import ControllerMoved, ControllerStore
 from plog.cluster.controller_topics import ControllerTopics, call_each
 from plog.cluster.election_counts import ElectionCounts
+from plog.cluster.registered_brokers import log_changes
 from plog.cluster.store import NoNode, SessionLost, Store, StoreError, Watch
 from plog.cluster.znodes import MalformedNode
 from plog.errors import ErrorCode, NotController, error_for
@@ -352,7 +353,10 @@ class ControllerLoop:
     # -- reading -----------------------------------------------------------------------------
 
     def _read_brokers(self) -> None:
-        self.feed(BrokersRead(self._nodes.read_brokers()))
+        if self.machine is not None:
+            brokers = self._nodes.read_brokers()
+            log_changes(self.machine.context.brokers, brokers)
+            self.feed(BrokersRead(brokers))
 
     def _read_topic_names(self) -> None:
         self.feed(TopicNamesRead(frozenset(self._nodes.topic_names())))

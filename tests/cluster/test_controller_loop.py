@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from pathlib import Path
@@ -9,7 +10,9 @@ from typing import Any
 
 import pytest
 
-from plog.cluster import controller_loop, znodes
+from plog.cluster import controller_loop, registered_brokers, znodes
+from plog.cluster.broker_registration import BrokerRegistration
+from plog.cluster.controller_context import LiveBroker
 from plog.cluster.controller_events import (
     BrokersRead,
     Effect,
@@ -23,7 +26,9 @@ from plog.cluster.controller_events import (
     UncleanRead,
 )
 from plog.cluster.controller_store import ControllerMoved
+from plog.cluster.features import SUPPORTED
 from plog.cluster.store import SessionLost, StoreError, Unreachable, Watch, WatchEvent
+from plog.cluster.znodes import BrokerNode, Endpoint, broker_path
 from plog.errors import NotController
 from plog.protocol.messages.replication import LeaderAndIsrResponse
 from plog.types import TopicPartition
@@ -184,3 +189,30 @@ def test_controller_that_stops_gives_its_role_back_whatever_cannot_be_ended(node
     node.controller.stop()
     assert failing.attempts == 1
     assert node.store.exists(znodes.CONTROLLER) is None
+
+
+def test_brokers_that_leave_and_join_are_logged(
+    node: Node, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, registered_brokers.__name__)
+    node.peers[2] = node  # whose fence refuses another broker's orders
+    registration, two = BrokerRegistration(node.store, 2), broker_path(2)
+    ends = (Endpoint("PLAINTEXT", "127.0.0.1", 9094),)
+
+    def until_logged(line: str) -> None:
+        until(lambda: line in caplog.messages, line)
+
+    registration.register(BrokerNode(ends, 0, features=SUPPORTED))
+    until_logged("broker 2 has joined the cluster")
+    node.store.delete(two)
+    until_logged("broker 2 has left the cluster")
+    (left,) = [one for one in caplog.records if "has left" in one.getMessage()]
+    assert left.levelno == logging.WARNING
+
+
+def test_broker_that_has_registered_again_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, registered_brokers.__name__)
+    before, now = LiveBroker(2, 7, ()), LiveBroker(2, 8, ())
+    registered_brokers.log_changes({2: before}, {2: now})
+    registered_brokers.log_changes({2: now}, {2: now})
+    assert caplog.messages == ["broker 2 has joined the cluster again"]
