@@ -96,7 +96,7 @@ def test_each_alert_is_fired_by_its_fault(tmp_path: Path, brokers: Brokers) -> N
             led.write()
             by_one = ("PlogIsrFlaps", "PlogUnderReplicated", "PlogFollowerBehind")
             watched.until_fired(*((name, instance) for name in by_one))
-            assert led.count("at_min_isr") == 1
+            led.until_count("at_min_isr", 1)
             suspended.enter_context(brokers[second].suspended())
             led.write()
             watched.until_fired(("PlogUnderMinIsr", instance))
