@@ -43,7 +43,8 @@ def command(
       plog log-dirs /etc/plog/server.properties
       plog log-dirs --forget /data/disk1/plog /etc/plog/server.properties
 
-    At the next start, the broker creates empty partitions for those that were only there.
+    At the next start, the broker copies partitions with other replicas from their leaders, and
+    creates empty ones for those that were only there.
     """
     from plog.ops.log_dirs import stopped_log_dirs
     from plog.settings import load
@@ -72,7 +73,8 @@ def command(
             more = f" and {len(absent) - MOST_NAMED} more" if len(absent) > MOST_NAMED else ""
             click.echo(
                 f"Partitions in no available log directory: {', '.join(absent[:MOST_NAMED])}{more}."
-                " The broker creates them empty, unless another missing directory has them.",
+                " The broker copies those with other replicas from their leaders, and creates the"
+                " rest empty, unless another missing directory has them.",
                 err=True,
             )
         paths = ", ".join(str(one.path) for one in missing)

@@ -122,7 +122,7 @@ def test_without_the_forgotten_directory_its_partitions_begin_anew(
     declined = log_dirs(broker, "--forget", one, stdin="n\n", status=1)
     assert "Not forgotten" in declined.stderr
     assert "one-0" in declined.stderr
-    assert "creates them empty" in declined.stderr
+    assert "creates the rest empty" in declined.stderr
     assert "two-0" not in declined.stderr
     done = log_dirs(broker, "--forget", directory_id if is_listed else one, stdin="y\n")
     assert done.stdout == f"Forgot {one}.\n"
