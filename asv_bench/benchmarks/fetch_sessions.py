@@ -16,7 +16,7 @@ class FetchSessions:
     def setup(self, engine, partitions):
         self.table = ENGINES[engine].SessionCache(1000)
         names = [(b"flights", NO_ID, index) for index in range(partitions)]
-        asked = [(*name, 0, 1 << 20, 0, 0) for name in names]
+        asked = [(*name, 0, 1 << 20, 0, 0, 0) for name in names]
         _, self.session_id, self.epoch = self.table.begin(0, 0, asked, [], by_id=False, now_ms=0)
         self.moved = asked[:6]
         self.facts = [(*name, False, False, False, 7, 0) for name in names]

@@ -56,6 +56,7 @@ ctypedef struct FetchPart:
     int64_t offset
     int32_t leader_epoch         # -1: whichever
     int32_t last_epoch           # of the reader's last record; -1: not said
+    int64_t log_start_offset     # of a follower's log; -1: not said
     int64_t epoch_then           # of the leader, when the request came
     int64_t changes              # of the partition, before it was looked at; -1: it has changed since
     int32_t max_bytes

@@ -19,6 +19,7 @@ class AskedRange(NamedTuple):
     max_bytes: int
     leader_epoch: int
     last_epoch: int
+    log_start_offset: int
     bytes_before: int
     is_noted: bool
 

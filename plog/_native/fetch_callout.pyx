@@ -35,6 +35,7 @@ class AskedRange(NamedTuple):
     max_bytes: int
     leader_epoch: int
     last_epoch: int
+    log_start_offset: int
     bytes_before: int
     is_noted: bool
 
@@ -72,7 +73,7 @@ cdef list asked_of(const FetchCall* call):
         before = part
         asked.append(AskedRange(
             topic, topic_id, part.name.index, part.offset, part.max_bytes, part.leader_epoch, part.last_epoch,
-            bytes_before, part.is_noted != 0))
+            part.log_start_offset, bytes_before, part.is_noted != 0))
         bytes_before = 0
     return asked
 

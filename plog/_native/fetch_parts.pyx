@@ -47,6 +47,7 @@ cdef FetchPart* fetch_add_part(FetchCall* call, Served* served, const Wanted* wa
     part.max_bytes = wanted.max_bytes
     part.leader_epoch = wanted.leader_epoch
     part.last_epoch = wanted.last_epoch
+    part.log_start_offset = wanted.log_start_offset
     part.is_named = True
     if served != NULL:
         point_to(part, served)

@@ -286,7 +286,8 @@ cdef void note_position(FetchCall* call, FetchPart* part) noexcept nogil:
     if part.offset < load(&partition.log_start_offset) or part.offset > load(&partition.log_end_offset):
         return
     status = partition_note_follower(
-        partition, part.leader_epoch, call.replica_id, call.replica_epoch, part.offset, call.came_ms)
+        partition, part.leader_epoch, call.replica_id, call.replica_epoch, part.offset, part.log_start_offset,
+        call.came_ms)
     part.is_noted = status != FOLLOWER_UNKNOWN
     part.may_join = status == FOLLOWER_MAY_JOIN
     # Committed records become durable here, too: answers to followers say no more (`shown_to_followers`).

@@ -14,7 +14,7 @@ from plog._native.part_list cimport PartList, part_add
 from plog._native.partition_names cimport PartitionName, Wanted
 from plog._native.request cimport (
     MOST_ELEMENTS, is_utf8, read_client_id, read_length, read_string, read_tag, read_tag_count, skip_tags)
-from plog._native.response_fields cimport NO_EPOCH
+from plog._native.response_fields cimport NO_EPOCH, NO_OFFSET
 from plog._native.served cimport TOPIC_ID_BYTES
 from plog._native.wire cimport read_int8, read_int32, read_int64
 
@@ -96,8 +96,8 @@ cdef const uint8_t* read_wanted(
         FetchCall* call, Wanted* wanted, const uint8_t* p, const uint8_t* end, int64_t* left) noexcept nogil:
     """What stands behind the index of a partition that is asked for."""
     cdef int16_t version = call.head.version
-    cdef int64_t log_start_offset = 0
     wanted.leader_epoch = wanted.last_epoch = NO_EPOCH
+    wanted.log_start_offset = NO_OFFSET
     if version >= LEADER_EPOCH_SINCE:
         p = read_int32(p, end, &wanted.leader_epoch)
     if p != NULL:
@@ -105,7 +105,7 @@ cdef const uint8_t* read_wanted(
     if p != NULL and version >= LAST_EPOCH_SINCE:
         p = read_int32(p, end, &wanted.last_epoch)
     if p != NULL and version >= FETCH_LOG_START_SINCE:
-        p = read_int64(p, end, &log_start_offset)
+        p = read_int64(p, end, &wanted.log_start_offset)
     if p != NULL:
         p = read_int32(p, end, &wanted.max_bytes)
     if p == NULL:

@@ -32,8 +32,8 @@ MOST_PARTS: Final = 250_000
 Name = tuple[bytes, bytes, int]
 """(topic, topic id, partition): a partition as requests name it, by name (the id is zeros) or by id
 (the name is empty)."""
-Wanted = tuple[bytes, bytes, int, int, int, int, int]
-"""A Name, then (fetch offset, max bytes, leader epoch, last fetched epoch)."""
+Wanted = tuple[bytes, bytes, int, int, int, int, int, int]
+"""A Name, then (fetch offset, max bytes, leader epoch, last fetched epoch, log start offset)."""
 Fact = tuple[bytes, bytes, int, bool, bool, bool, int, int]
 """A Name, then (has error, has records, diverges, high watermark, log start offset): what a read
 came to."""

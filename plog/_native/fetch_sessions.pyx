@@ -301,18 +301,19 @@ cdef int wanted_of(tuple source, Wanted* out) except -1:
     out.max_bytes = source[4]
     out.leader_epoch = source[5]
     out.last_epoch = source[6]
+    out.log_start_offset = source[7]
     return 0
 
 
 cdef list parts_of(Session* session):
-    """Held: (topic, topic id, index, offset, max bytes, leader epoch, last epoch), in the line's order."""
+    """Held: (topic, topic id, index, offset, max bytes, leader epoch, last epoch, start), in the line's order."""
     cdef SessionPart* part = session.line.next
     cdef list found = []
     while part != &session.line:
         found.append((
             <bytes>part.wanted.name.topic[:part.wanted.name.topic_size],
             <bytes>part.wanted.name.topic_id[:TOPIC_ID_BYTES], part.wanted.name.index, part.wanted.offset,
-            part.wanted.max_bytes, part.wanted.leader_epoch, part.wanted.last_epoch))
+            part.wanted.max_bytes, part.wanted.leader_epoch, part.wanted.last_epoch, part.wanted.log_start_offset))
         part = part.next
     return found
 

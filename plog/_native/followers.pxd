@@ -11,6 +11,7 @@ ctypedef struct Follower:
     bint is_counted              # in the maximal in-sync set: those in sync, and those about to be
     int64_t broker_epoch         # of the broker's registration: one that has restarted may have lost records
     int64_t position             # its log has all below it; UNKNOWN_POSITION: it has not fetched from this leader
+    int64_t log_start_offset     # of its log; UNKNOWN_POSITION as well
     int64_t end_before           # the leader's log end when its last fetch came
     int64_t fetched_ms           # when its last fetch came
     int64_t caught_up_ms         # when it last had all that the leader had
@@ -27,8 +28,10 @@ cdef bint followers_set(
     Followers* followers, const Follower* fresh, int64_t count, int64_t least_in_sync, int64_t now_ms) noexcept nogil
 # A fetch of a follower has come, from `position` on. NULL: there is none of this id, or it has registered again since.
 cdef const Follower* followers_note(
-    Followers* followers, int32_t broker_id, int64_t broker_epoch, int64_t position, int64_t log_end_offset,
-    int64_t now_ms) noexcept nogil
+    Followers* followers, int32_t broker_id, int64_t broker_epoch, int64_t position, int64_t log_start_offset,
+    int64_t log_end_offset, int64_t now_ms) noexcept nogil
+# Where its log starts; UNKNOWN_POSITION: it has not said, or there is none of this id.
+cdef int64_t followers_start_of(Followers* followers, int32_t broker_id) noexcept nogil
 # Whether it has all that is or was ever committed: that is below the high watermark and the start of this leader epoch.
 cdef bint follower_may_join(const Follower* follower, int64_t high_watermark, int64_t epoch_start) noexcept nogil
 # From now on a follower counts. False: there is none of this id, or it may not join.

@@ -32,7 +32,7 @@ cdef bint followers_set(
         else:
             made[number].broker_id = fresh[number].broker_id
             made[number].broker_epoch = UNKNOWN_BROKER_EPOCH
-            made[number].position = UNKNOWN_POSITION
+            made[number].position = made[number].log_start_offset = UNKNOWN_POSITION
             made[number].fetched_ms = made[number].caught_up_ms = now_ms
         made[number].is_counted = fresh[number].is_counted
     free(followers.items)
@@ -43,8 +43,8 @@ cdef bint followers_set(
 
 
 cdef const Follower* followers_note(
-        Followers* followers, int32_t broker_id, int64_t broker_epoch, int64_t position, int64_t log_end_offset,
-        int64_t now_ms) noexcept nogil:
+        Followers* followers, int32_t broker_id, int64_t broker_epoch, int64_t position, int64_t log_start_offset,
+        int64_t log_end_offset, int64_t now_ms) noexcept nogil:
     cdef Follower* found = find(followers, broker_id)
     if found == NULL or broker_epoch < found.broker_epoch:
         return NULL
@@ -55,9 +55,15 @@ cdef const Follower* followers_note(
         found.caught_up_ms = max(found.caught_up_ms, found.fetched_ms)
     found.broker_epoch = broker_epoch
     found.position = position
+    found.log_start_offset = log_start_offset
     found.end_before = log_end_offset
     found.fetched_ms = now_ms
     return found
+
+
+cdef int64_t followers_start_of(Followers* followers, int32_t broker_id) noexcept nogil:
+    cdef Follower* found = find(followers, broker_id)
+    return UNKNOWN_POSITION if found == NULL else found.log_start_offset
 
 
 cdef bint follower_may_join(const Follower* follower, int64_t high_watermark, int64_t epoch_start) noexcept nogil:

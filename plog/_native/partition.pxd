@@ -149,7 +149,7 @@ cdef bint partition_set_followers(
 # A fetch of a follower has come: see `followers_note`.
 cdef FollowerStatus partition_note_follower(
     Partition* partition, int32_t leader_epoch, int32_t broker_id, int64_t broker_epoch, int64_t position,
-    int64_t now_ms) noexcept nogil
+    int64_t log_start_offset, int64_t now_ms) noexcept nogil
 # Before the controller is asked: a follower that is to join counts from now on. False: it may not (any more).
 cdef bint partition_count_follower(Partition* partition, int32_t leader_epoch, int32_t broker_id) noexcept nogil
 # A note for Python says that a follower may join, or Python has taken it. False: that was known before, or it is none.

@@ -19,7 +19,7 @@ from plog._native.aborted_list cimport aborted_release, aborted_retain
 from plog._native.disk_room cimport room_release, room_retain
 from plog._native.followers cimport (
     followers_are_enough, followers_clear, followers_commit, followers_count_in, followers_mark_reported,
-    followers_note, followers_set, follower_may_join)
+    followers_note, followers_set, followers_start_of, follower_may_join)
 from plog._native.locks cimport (
     add, load_ordered, pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock,
     store, store_pointer)
@@ -249,22 +249,24 @@ cdef bint partition_set_followers(
 
 cdef FollowerStatus partition_note_follower(
         Partition* partition, int32_t leader_epoch, int32_t broker_id, int64_t broker_epoch, int64_t position,
-        int64_t now_ms) noexcept nogil:
+        int64_t log_start_offset, int64_t now_ms) noexcept nogil:
     cdef FollowerStatus status = FOLLOWER_UNKNOWN
     cdef const Follower* found = NULL
     cdef int64_t before
+    cdef int64_t start_before
     cdef bint may_join
     cdef bint moved
     pthread_mutex_lock(&partition.lock)
     before = partition.high_watermark
+    start_before = followers_start_of(&partition.followers, broker_id)
     if leads_in(partition, leader_epoch):
         found = followers_note(
-            &partition.followers, broker_id, broker_epoch, position, partition.log_end_offset, now_ms)
+            &partition.followers, broker_id, broker_epoch, position, log_start_offset, partition.log_end_offset, now_ms)
     if found != NULL:
         settle(partition)
         may_join = follower_may_join(found, partition.high_watermark, partition.epoch_start)
         status = FOLLOWER_MAY_JOIN if may_join else FOLLOWER_NOTED
-    moved = partition.high_watermark != before
+    moved = partition.high_watermark != before or found != NULL and found.log_start_offset != start_before
     pthread_mutex_unlock(&partition.lock)
     if moved:
         partition_changed(partition)

@@ -10,14 +10,16 @@ MAY_JOIN: Final = 2
 class FollowerState(NamedTuple):
     """A replica on another broker, as the leader knows it.
 
-    `is_counted`: it is in the maximal in-sync set, which is in sync or about to be. The rest is as
-    in `plog.cluster.isr.Follower`.
+    `is_counted`: it is in the maximal in-sync set, which is in sync or about to be.
+    `log_start_offset`: of its log; -1: it has not fetched yet. The rest is as in
+    `plog.cluster.replication.isr.Follower`.
     """
 
     broker_id: int
     is_counted: bool
     broker_epoch: int
     position: int
+    log_start_offset: int
     end_before: int
     fetched_ms: int
     caught_up_ms: int
@@ -47,9 +49,12 @@ def note_follower(
     *,
     broker_epoch: int,
     leader_epoch: int,
+    log_start_offset: int,
     now_ms: int,
 ) -> int:
     """Take over that a fetch of a follower has come, which has all records below a position.
+
+    A change of the partition is reported if the high watermark or the follower's start has moved.
 
     Returns:
         UNKNOWN: it has registered again since, is no follower, or this broker does not lead under

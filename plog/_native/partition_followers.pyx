@@ -25,6 +25,7 @@ class FollowerState(NamedTuple):
     is_counted: bool
     broker_epoch: int
     position: int
+    log_start_offset: int
     end_before: int
     fetched_ms: int
     caught_up_ms: int
@@ -53,11 +54,12 @@ def set_followers(
 
 def note_follower(
         PartitionLog log not None, int32_t broker_id, int64_t position, *, int64_t broker_epoch,
-        int32_t leader_epoch, int64_t now_ms):
+        int32_t leader_epoch, int64_t log_start_offset, int64_t now_ms):
     cdef Partition* partition = log.partition
     cdef FollowerStatus status
     with nogil:
-        status = partition_note_follower(partition, leader_epoch, broker_id, broker_epoch, position, now_ms)
+        status = partition_note_follower(
+            partition, leader_epoch, broker_id, broker_epoch, position, log_start_offset, now_ms)
     return status
 
 
@@ -84,7 +86,7 @@ def followers_of(PartitionLog log not None):
             follower = &partition.followers.items[number]
             found.append(FollowerState(
                 follower.broker_id, follower.is_counted, follower.broker_epoch, follower.position,
-                follower.end_before, follower.fetched_ms, follower.caught_up_ms))
+                follower.log_start_offset, follower.end_before, follower.fetched_ms, follower.caught_up_ms))
     finally:
         pthread_mutex_unlock(&partition.lock)
     return found

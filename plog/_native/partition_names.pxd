@@ -19,6 +19,7 @@ ctypedef struct Wanted:
     int32_t max_bytes
     int32_t leader_epoch         # -1: whichever
     int32_t last_epoch           # of the last record that the reader has; -1: not said
+    int64_t log_start_offset     # of a follower's log; -1: not said
 
 
 cdef inline bint is_same_name(const PartitionName* one, const PartitionName* other) noexcept nogil:

@@ -16,8 +16,9 @@ class FetchForm(NamedTuple):
     read_committed: bool
     session_id: int
     session_epoch: int
-    # topic, its id, index, leader epoch, offset, last fetched epoch, max bytes
-    asked: list[tuple[bytes, bytes, int, int, int, int, int]]
+    # topic, its id, index, leader epoch, offset, last fetched epoch, log start offset,
+    # max bytes
+    asked: list[tuple[bytes, bytes, int, int, int, int, int, int]]
     forgotten: list[tuple[bytes, bytes, int]]
 
 class ProduceForm(NamedTuple):

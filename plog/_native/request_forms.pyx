@@ -64,7 +64,8 @@ def read_fetch(const uint8_t[::1] frame not None, int64_t largest_bytes):
         for number in range(call.asked.count):
             wanted = &(<const Wanted*>call.asked.items)[number]
             asked.append((
-                *name_of(&wanted.name), wanted.leader_epoch, wanted.offset, wanted.last_epoch, wanted.max_bytes))
+                *name_of(&wanted.name), wanted.leader_epoch, wanted.offset, wanted.last_epoch, wanted.log_start_offset,
+                wanted.max_bytes))
         return FetchForm(
             call.replica_id, call.replica_epoch, call.max_wait_ms, call.min_bytes, call.max_bytes,
             bool(call.read_committed), call.session_id, call.session_epoch, asked,

@@ -98,6 +98,7 @@ cdef bint session_take_in(Session* session, const Wanted* wanted) noexcept nogil
         part.wanted.max_bytes = wanted.max_bytes
         part.wanted.leader_epoch = wanted.leader_epoch
         part.wanted.last_epoch = wanted.last_epoch
+        part.wanted.log_start_offset = wanted.log_start_offset
         return True
     part = part_new(wanted)
     if part == NULL:

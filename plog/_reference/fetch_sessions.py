@@ -30,7 +30,7 @@ FINAL_EPOCH = -1
 MAX_EPOCH = 2**31 - 1
 
 Name = tuple[bytes, bytes, int]
-Wanted = tuple[bytes, bytes, int, int, int, int, int]
+Wanted = tuple[bytes, bytes, int, int, int, int, int, int]
 Fact = tuple[bytes, bytes, int, bool, bool, bool, int, int]
 
 
@@ -38,7 +38,7 @@ Fact = tuple[bytes, bytes, int, bool, bool, bool, int, int]
 class Remembered:
     """What a client asks of one partition, and what it was last told of it."""
 
-    wanted: tuple[int, int, int, int]
+    wanted: tuple[int, int, int, int, int]
     known_high_watermark: int = -1
     known_log_start_offset: int = -1
 

@@ -439,9 +439,15 @@ class Partition:
         raise UnknownLeaderEpoch(who)
 
     def note_follower(
-        self, broker_id: int, broker_epoch: int, leader_epoch: int, position: int, came_ms: int
+        self,
+        broker_id: int,
+        broker_epoch: int,
+        leader_epoch: int,
+        position: int,
+        log_start_offset: int,
+        came_ms: int,
     ) -> None:
-        """Take over that a follower has all records below a position; one that is none is refused.
+        """Take over which records a follower has; one that is none is refused.
 
         Raises as `check_follower`.
         """
@@ -451,6 +457,7 @@ class Partition:
             position,
             broker_epoch=broker_epoch,
             leader_epoch=leader_epoch,
+            log_start_offset=log_start_offset,
             now_ms=came_ms,
         )
         if status == UNKNOWN:  # it was one a moment ago
@@ -466,6 +473,15 @@ class Partition:
         """Take the leader's high watermark over. It never goes back. Raises as `log`."""
         if self.log.native.advance_high_watermark(offset):
             self._on_change(self.topic_partition)
+
+    def low_watermark(self, is_alive: Callable[[int], bool]) -> int:
+        """Return the offset below which no live replica has records any more, as its leader.
+
+        A follower that has not fetched in this leader epoch counts as -1. Raises as `log`.
+        """
+        native = self.log.native
+        starts = [one.log_start_offset for one in followers_of(native) if is_alive(one.broker_id)]
+        return min([native.log_start_offset, *starts])
 
     @property
     def shown_to_followers(self) -> int:

@@ -19,6 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple, ParamSpec, TypeVar
 
+from plog.cluster.change_bells import ChangeBells
 from plog.cluster.config_admin import ConfigAdmin
 from plog.cluster.controller import Controller
 from plog.cluster.features import Features
@@ -99,6 +100,7 @@ class Services:
     controller: Controller
     gate: OrderGate
     purgatory: Purgatory[TopicPartition]
+    bells: ChangeBells
     groups: GroupCoordinator
     transactions: TxnCoordinator
     verifier: TxnVerifier

@@ -144,6 +144,7 @@ class _Reading:
             callout.replica_epoch,
             asked.leader_epoch,
             asked.offset,
+            asked.log_start_offset,
             callout.came_ms,
         )
         self._noted.add(which)

@@ -39,6 +39,7 @@ def make_coordinators(
     replicas: ReplicaManager,
     metadata: MetadataCache,
     purgatory: Purgatory[TopicPartition],
+    bells: ChangeBells,
     new_producer_id: Callable[[], Awaitable[int]],
     undo: AsyncExitStack,
 ) -> Coordinators:
@@ -50,8 +51,6 @@ def make_coordinators(
     static, clock, broker_id = base.static, base.clock, base.cluster.broker_id
     loop = asyncio.get_running_loop()
     led = LedTransactions(replicas)
-    bells = ChangeBells(loop, purgatory)
-    undo.callback(bells.close)
     appends = OwnAppends(
         replicas=replicas,
         logs=base.logs,

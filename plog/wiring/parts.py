@@ -12,6 +12,7 @@ from functools import partial
 from typing import NamedTuple
 
 from plog.cluster.broker_registration import BrokerRegistration
+from plog.cluster.change_bells import ChangeBells
 from plog.cluster.channels import BrokerChannel, InProcessChannel
 from plog.cluster.config_admin import ConfigAdmin
 from plog.cluster.config_changes import ConfigChanges
@@ -72,6 +73,8 @@ def make_parts(
     """
     cluster, store, settings = base.cluster, base.cluster.store, base.settings
     purgatory: Purgatory[TopicPartition] = Purgatory(asyncio.get_running_loop())
+    bells = ChangeBells(asyncio.get_running_loop(), purgatory)
+    undo.callback(bells.close)
     disks = Disks(several=len(base.static.log_dirs) > 1)
     undo.callback(disks.stop)
     fast_path = FastPath(disks, INTERNAL_TOPICS)
@@ -116,6 +119,7 @@ def make_parts(
         replicas=replicas,
         metadata=metadata,
         purgatory=purgatory,
+        bells=bells,
         new_producer_id=partial(_new_producer_id, producer_ids, store_calls),
         undo=undo,
     )
@@ -166,6 +170,7 @@ def make_parts(
         controller=controller,
         gate=OrderGate(base.fence, metadata, registration),
         purgatory=purgatory,
+        bells=bells,
         groups=coordinators.groups,
         transactions=coordinators.transactions,
         verifier=coordinators.verifier,

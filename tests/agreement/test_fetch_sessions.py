@@ -26,7 +26,7 @@ def engine(request: pytest.FixtureRequest) -> Any:
 
 
 def asking(*names: tuple, offset: int = 0) -> list[tuple]:
-    return [(*name, offset, 1000, -1, -1) for name in names]
+    return [(*name, offset, 1000, -1, -1, -1) for name in names]
 
 
 def begin(
@@ -417,8 +417,8 @@ def test_what_the_client_was_told_outlives_what_it_asks(engine: Any) -> None:
     number = create(table, ONE)
     fact = (*ONE, False, False, False, 50, 3)
     assert table.tell(number, 1, [fact]) == [True]
-    begin(table, (number, 1), [(*ONE, 7, 8, 9, 10)])
-    assert table.partitions(number, 2) == [(*ONE, 7, 8, 9, 10)]
+    begin(table, (number, 1), [(*ONE, 7, 8, 9, 10, 11)])
+    assert table.partitions(number, 2) == [(*ONE, 7, 8, 9, 10, 11)]
     assert table.tell(number, 2, [fact]) == [False]
 
 
@@ -469,7 +469,7 @@ def test_native_agrees_with_reference(slots: int, most_bytes: int, steps: list[t
         pair = numbers[which] if which < len(numbers) else (0, 0)
         right = epochs.get(pair, 1)
         epoch = {"next": right, "wrong": right + 1, "full": 0, "final": -1}[kind]
-        asked = [(*name, at, 10, -1, -1) for name, at in offsets.items()]
+        asked = [(*name, at, 10, -1, -1, at // 2) for name, at in offsets.items()]
         found, expected = (
             table.begin(number, epoch, asked, forgotten, by_id=by_id, now_ms=now_ms)
             for table, number in zip((kernel, model), pair, strict=True)

@@ -102,6 +102,7 @@ def fetch_requests(data: memoryview) -> None:
             max(part.current_leader_epoch, -1),
             part.fetch_offset,
             max(part.last_fetched_epoch, -1),
+            part.log_start_offset,
             part.partition_max_bytes,
         )
         for topic in request.topics

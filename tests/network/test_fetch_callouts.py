@@ -167,6 +167,7 @@ def test_whatever_is_asked_and_found_is_what_both_sides_say(
                     part.partition_max_bytes,
                     part.current_leader_epoch,
                     part.last_fetched_epoch,
+                    part.log_start_offset,
                     0,
                     False,
                 )

@@ -27,7 +27,7 @@ def frame(version: int, rack: str = "rack") -> bytes:
 def test_every_version_is_read(version: int) -> None:
     form = read_fetch(frame(version), LARGEST)
     assert isinstance(form, FetchForm)
-    ((topic, _, index, epoch, offset, last_epoch, _),) = form.asked
+    ((topic, _, index, epoch, offset, last_epoch, _, _),) = form.asked
     assert topic == (b"topic" if version <= NAMED_UNTIL else b"")
     assert (index, offset, last_epoch) == (3, 17, -1)
     assert epoch == (5 if version >= 9 else -1)

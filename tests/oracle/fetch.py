@@ -184,6 +184,7 @@ def _asked(request: FetchRequest) -> Partitions:
                 max_bytes=part.partition_max_bytes,
                 current_leader_epoch=max(part.current_leader_epoch, NO_EPOCH),
                 last_fetched_epoch=max(part.last_fetched_epoch, NO_EPOCH),
+                log_start_offset=part.log_start_offset,
             )
     return asked
 

@@ -59,7 +59,11 @@ class Follower:
         if key in self._noted or not is_within:
             return
         partition.note_follower(
-            *self._broker, wanted.current_leader_epoch, wanted.fetch_offset, self._came_ms
+            *self._broker,
+            wanted.current_leader_epoch,
+            wanted.fetch_offset,
+            wanted.log_start_offset,
+            self._came_ms,
         )
         self._noted.add(key)
         self._known.setdefault(key, partition.shown_to_followers)

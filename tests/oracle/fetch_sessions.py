@@ -46,6 +46,7 @@ class FetchedPartition:
     max_bytes: int
     current_leader_epoch: int = -1
     last_fetched_epoch: int = -1
+    log_start_offset: int = -1
 
 
 Partitions = dict[PartitionKey, FetchedPartition]
@@ -109,7 +110,7 @@ class FetchSessions:
             session_epoch,
             [
                 (*_name(key), part.fetch_offset, part.max_bytes,
-                 part.current_leader_epoch, part.last_fetched_epoch)
+                 part.current_leader_epoch, part.last_fetched_epoch, part.log_start_offset)
                 for key, part in asked.items()
             ],
             [_name(key) for key in forgotten],

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from plog._native.change_bell import ChangeBell
 from plog._native.partition_followers import (
     MAY_JOIN,
     NOTED,
@@ -52,7 +54,8 @@ def set_(
 
 
 def note(log: PartitionLog, broker_id: int, position: int, **options: int) -> int:
-    given = {"broker_epoch": BROKER_EPOCH, "leader_epoch": EPOCH, "now_ms": 0, **options}
+    known = {"broker_epoch": BROKER_EPOCH, "leader_epoch": EPOCH, "log_start_offset": 0}
+    given = {**known, "now_ms": 0, **options}
     return note_follower(log, broker_id, position, **given)
 
 
@@ -99,13 +102,29 @@ def test_leader_without_others_that_count_commits_what_it_has(log: PartitionLog)
     assert log.high_watermark == 12
 
 
+def test_start_of_a_followers_log_is_known_and_its_change_is_reported(log: PartitionLog) -> None:
+    set_(log, 1)
+    bell = ChangeBell(log, os.eventfd(0))
+    note(log, 1, 0)
+    assert bell.take(), "it has fetched"
+    note(log, 1, 0)
+    assert not bell.take()
+    note(log, 1, 0, log_start_offset=3)
+    assert bell.take()
+    (one,) = followers_of(log)
+    assert one.log_start_offset == 3
+    set_(log, 1, 2)
+    assert [one.log_start_offset for one in followers_of(log)] == [3, -1]
+    bell.close()
+
+
 def test_unknown_follower_is_refused(log: PartitionLog) -> None:
     set_(log, 1)
     assert note(log, 2, 5) == UNKNOWN
     assert note(log, 1, 5, leader_epoch=EPOCH - 1) == UNKNOWN
     assert note(log, 1, 5, leader_epoch=EPOCH + 1) == UNKNOWN
     assert log.high_watermark == 0
-    assert followers_of(log) == [FollowerState(1, True, -1, -1, 0, 0, 0)]
+    assert followers_of(log) == [FollowerState(1, True, -1, -1, -1, 0, 0, 0)]
 
 
 def test_fetch_of_an_earlier_life_says_nothing(log: PartitionLog) -> None:

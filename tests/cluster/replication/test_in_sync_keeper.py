@@ -66,9 +66,7 @@ class Stage:
         """A fetch of a follower comes, by default of all that there is."""
         at = self.log.log_end_offset if position is None else position
         now_ms = self.clock.since_boot_ms()
-        status = note_follower(
-            self.log, broker_id, at, broker_epoch=7, leader_epoch=EPOCH, now_ms=now_ms
-        )
+        status = note(self.log, broker_id, at, now_ms)
         assert status in (NOTED, MAY_JOIN)
         if status == MAY_JOIN:
             self.keeper.hint(AT, broker_id)
@@ -262,11 +260,23 @@ def test_replica_that_is_moved_away_has_not_left(tmp_path: Path) -> None:
     assert stage.counts == (0, 0)
 
 
+def note(log: PartitionLog, broker_id: int, position: int, now_ms: int) -> int:
+    return note_follower(
+        log,
+        broker_id,
+        position,
+        broker_epoch=7,
+        leader_epoch=EPOCH,
+        log_start_offset=0,
+        now_ms=now_ms,
+    )
+
+
 def test_thread_does_the_same(tmp_path: Path) -> None:
     stage = Stage(tmp_path / "t-0", (0,))
     stage.keeper.start()
     try:
-        note_follower(stage.log, 1, 0, broker_epoch=7, leader_epoch=EPOCH, now_ms=0)
+        note(stage.log, 1, 0, now_ms=0)
         stage.keeper.hint(AT, 1)
         until(lambda: stage.asked)
         stage.asked[0][1].set_result({AT: Written(EPOCH, (0, 1), 6)})

@@ -108,6 +108,18 @@ def test_next_leader_has_what_was_acknowledged(brokers: Brokers) -> None:
     until(lambda: len(set(logs_of(brokers, "t"))) == 1, "all replicas have the same bytes")
 
 
+def test_deleted_records_are_gone_on_every_replica(brokers: Brokers) -> None:
+    at = TopicPartition("t", 0)
+    create(brokers, "t")
+    produce(brokers, "t", range(100))
+    first = leader_of(brokers, "t")
+    with Admin(brokers.bootstrap) as admin:
+        assert admin.delete_records({at: 60}) == {at: 60}
+    brokers[first].kill()
+    until_in_sync(brokers, "t", sorted({0, 1, 2} - {first}))
+    assert read(brokers, "t", 40) == list(range(60, 100))
+
+
 def test_partition_moves_to_other_brokers_while_it_is_written(brokers: Brokers) -> None:
     at = TopicPartition("t", 0)
     with ReassignmentAdmin(brokers.bootstrap) as admin:
