@@ -5,6 +5,7 @@ from libc.stdint cimport int32_t, int64_t
 cdef enum:
     UNKNOWN_POSITION = -1
     UNKNOWN_BROKER_EPOCH = -1
+    NEVER = -1
 
 ctypedef struct Follower:
     int32_t broker_id
@@ -15,6 +16,7 @@ ctypedef struct Follower:
     int64_t end_before           # the leader's log end when its last fetch came
     int64_t fetched_ms           # when its last fetch came
     int64_t caught_up_ms         # when it last had all that the leader had
+    int64_t confirmed_ms         # it followed this leader then, or later: see `plog.cluster.replication.isr`
     bint is_reported             # a note for Python says that it may join, and lies there untaken
 
 ctypedef struct Followers:

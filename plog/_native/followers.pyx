@@ -34,6 +34,7 @@ cdef bint followers_set(
             made[number].broker_epoch = UNKNOWN_BROKER_EPOCH
             made[number].position = made[number].log_start_offset = UNKNOWN_POSITION
             made[number].fetched_ms = made[number].caught_up_ms = now_ms
+            made[number].confirmed_ms = NEVER
         made[number].is_counted = fresh[number].is_counted
     free(followers.items)
     followers.items = made
@@ -53,6 +54,8 @@ cdef const Follower* followers_note(
     elif position >= found.end_before and broker_epoch == found.broker_epoch:
         # It has all that there was when it asked before.
         found.caught_up_ms = max(found.caught_up_ms, found.fetched_ms)
+    if found.position != UNKNOWN_POSITION and broker_epoch == found.broker_epoch:
+        found.confirmed_ms = found.fetched_ms
     found.broker_epoch = broker_epoch
     found.position = position
     found.log_start_offset = log_start_offset

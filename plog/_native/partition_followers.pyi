@@ -23,6 +23,7 @@ class FollowerState(NamedTuple):
     end_before: int
     fetched_ms: int
     caught_up_ms: int
+    confirmed_ms: int
 
 def set_followers(
     log: PartitionLog,

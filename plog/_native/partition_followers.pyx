@@ -29,6 +29,7 @@ class FollowerState(NamedTuple):
     end_before: int
     fetched_ms: int
     caught_up_ms: int
+    confirmed_ms: int
 
 
 def set_followers(
@@ -86,7 +87,8 @@ def followers_of(PartitionLog log not None):
             follower = &partition.followers.items[number]
             found.append(FollowerState(
                 follower.broker_id, follower.is_counted, follower.broker_epoch, follower.position,
-                follower.log_start_offset, follower.end_before, follower.fetched_ms, follower.caught_up_ms))
+                follower.log_start_offset, follower.end_before, follower.fetched_ms, follower.caught_up_ms,
+                follower.confirmed_ms))
     finally:
         pthread_mutex_unlock(&partition.lock)
     return found

@@ -67,6 +67,11 @@ class Led(Protocol):
         """How many count: this broker, members, and those that are about to be."""
         ...
 
+    @property
+    def is_fresh(self) -> bool:
+        """Whether all that count have followed this leader lately."""
+        ...
+
     def set_least_in_sync(self, least_in_sync: int) -> None:
         """Obey another min.insync.replicas from now on."""
         ...
@@ -162,6 +167,15 @@ class Partition:
     def is_leader(self) -> bool:
         """Whether this broker leads the partition."""
         return self._leadership.leader == self._broker_id
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether this broker leads, and would know if another one did by now.
+
+        A broker that was stopped past its session goes on as a leader until it hears otherwise.
+        """
+        led = self._led
+        return self.is_leader and (led is None or led.is_fresh)
 
     @property
     def offline_reason(self) -> str | None:

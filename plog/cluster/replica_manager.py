@@ -181,6 +181,11 @@ class ReplicaManager:
             and self._logs.get(topic_partition) is not None
         )
 
+    def is_fresh(self, topic_partition: TopicPartition) -> bool:
+        """Whether this broker leads it, and would know if another one did by now."""
+        partition = self._partitions.get(topic_partition)
+        return partition is not None and partition.is_fresh
+
     def await_no_more(self, topic_partitions: Iterable[TopicPartition]) -> None:
         """Let no later request wait for the roles of these."""
         self._not_awaited.update(topic_partitions)

@@ -174,7 +174,8 @@ class GroupCoordinator:
 
     def _is_ours(self, group: Group) -> bool:
         with suppress(NotCoordinator, CoordinatorLoadInProgress):
-            return not self.shards.is_closed and self.find(group.group_id) is group
+            shard = self.shards.of(group.group_id)
+            return not self.shards.is_closed and shard.groups.get(group.group_id) is group
         return False
 
     def _is_deleted(self, topic_id: uuid.UUID) -> bool:
@@ -261,8 +262,8 @@ class GroupCoordinator:
     # -- look-ups ----------------------------------------------------------------------------
 
     def find(self, group_id: str) -> Group | None:
-        """Return an existing group. Raises as `Shards.of`."""
-        return self.shards.of(group_id).groups.get(group_id)
+        """Return an existing group, for a response from memory. Raises as `Shards.of_fresh`."""
+        return self.shards.of_fresh(group_id).groups.get(group_id)
 
     def groups(self) -> list[Group]:
         """Return all groups of this coordinator."""
@@ -278,9 +279,9 @@ class GroupCoordinator:
     async def join(self, group_id: str, join: Join) -> JoinAnswer:
         """Join a client; return its response once the generation is formed.
 
-        Waits on `join.token`. Raises as `Shards.of`.
+        Waits on `join.token`. Raises as `Shards.of_fresh`.
         """
-        shard = self.shards.of(group_id)
+        shard = self.shards.of_fresh(group_id)
         if join.member_id and group_id not in shard.groups:
             return JoinAnswer(ErrorCode.UNKNOWN_MEMBER_ID, join.member_id)
         group = shard.group(group_id)
@@ -293,7 +294,7 @@ class GroupCoordinator:
             self._forget_unborn(shard, group)
 
     async def sync(self, group_id: str, sync: Sync) -> SyncAnswer:
-        """Return a member's assignment once there is one. Raises as `Shards.of`."""
+        """Return a member's assignment once there is one. Raises as `Shards.of_fresh`."""
         group = self.find(group_id)
         if group is None:
             return SyncAnswer(ErrorCode.UNKNOWN_MEMBER_ID)
@@ -304,15 +305,18 @@ class GroupCoordinator:
         return await self._ask(group, sync, SyncAnswer)
 
     async def beat(self, group_id: str, beat: Heartbeat) -> ErrorCode:
-        """Process a member's heartbeat. Raises as `Shards.of`."""
-        group = self.find(group_id)
+        """Process a member's heartbeat. Raises as `Shards.of`.
+
+        An old state does no harm here: a member may hear that all is well while groups load, too.
+        """
+        group = self.shards.of(group_id).groups.get(group_id)
         if group is None:
             return ErrorCode.UNKNOWN_MEMBER_ID
         return await self._ask(group, beat, ErrorCode)
 
     async def leave(self, group_id: str, members: tuple[Leaving, ...]) -> tuple[ErrorCode, ...]:
-        """Remove members; return an error for each, in order. Raises as `Shards.of`."""
-        shard = self.shards.of(group_id)
+        """Remove members; return an error for each, in order. Raises as `Shards.of_fresh`."""
+        shard = self.shards.of_fresh(group_id)
         group = shard.groups.get(group_id)
         if group is None:
             return (ErrorCode.UNKNOWN_MEMBER_ID,) * len(members)
@@ -323,9 +327,9 @@ class GroupCoordinator:
     async def beat_as_consumer(self, group_id: str, beat: Beat) -> BeatAnswer:
         """Process a ConsumerGroupHeartbeat (KIP-848); return the response.
 
-        Raises as `Shards.of`, GroupIdNotFound, and the error of storing the group's records.
+        Raises as `Shards.of_fresh`, GroupIdNotFound, and the error of storing the group's records.
         """
-        shard = self.shards.of(group_id)
+        shard = self.shards.of_fresh(group_id)
         if group_id not in shard.groups and beat.epoch != 0:
             raise GroupIdNotFound(f"group {group_id} not found")
         group = shard.group(group_id)

@@ -89,6 +89,8 @@ class Shards(Generic[S]):
         self._is_closed = False
         self.lacks_role: Callable[[TopicPartition], bool] = lambda at: False
         """Whether a partition's log is here, and no order has said yet who leads it."""
+        self.is_fresh: Callable[[TopicPartition], bool] = lambda at: True
+        """Whether this broker would know if another one led a partition by now."""
 
     def __iter__(self) -> Iterator[S]:
         """Iterate over the active shards."""
@@ -130,6 +132,23 @@ class Shards(Generic[S]):
         if self.lacks_role(TopicPartition(self.topic, index)):
             raise CoordinatorLoadInProgress(f"the leader of {self.topic}-{index} is not known yet")
         raise NotCoordinator(f"this broker does not lead {self.topic}-{index}")
+
+    def of_fresh(self, key: str) -> S:
+        """Return the shard of a key, for a response from memory alone.
+
+        A broker that was stopped past its session has an old state, and leads only as far as it
+        knows. What it appends is refused in any case.
+
+        Raises as `of`; NotCoordinator: another broker may lead the partition.
+        """
+        shard = self.of(key)
+        if not self._is_fresh(shard):
+            at = f"{self.topic}-{shard.partition}"
+            raise NotCoordinator(f"another broker may lead {at}: followers have not fetched lately")
+        return shard
+
+    def _is_fresh(self, shard: S) -> bool:
+        return self.is_fresh(TopicPartition(self.topic, shard.partition))
 
     def at(self, index: int) -> S | None:
         """Return the active shard of a partition, or None."""
@@ -199,8 +218,8 @@ class Shards(Generic[S]):
                 log.error("%s-%d is not available yet: %s", self.topic, index, failure)
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
-        # Clients do not hear of records that another leader may take back.
-        while not is_abandoned() and not _has_committed(partition, end):
+        # Clients do not hear of records that another leader may take back, nor of old ones.
+        while not is_abandoned() and not (_has_committed(partition, end) and self._is_fresh(shard)):
             await asyncio.sleep(LOOK_S)
         if is_abandoned():
             return

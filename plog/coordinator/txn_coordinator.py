@@ -172,8 +172,8 @@ class TxnCoordinator:
     # -- requests ----------------------------------------------------------------------------
 
     async def init(self, transactional_id: str, timeout_ms: int, was: Producer | None) -> TxnAnswer:
-        """Start a producer of a transactional id. Raises as `Shards.of`, KafkaError."""
-        shard = self.shards.of(transactional_id)
+        """Start a producer of a transactional id. Raises as `Shards.of_fresh`, KafkaError."""
+        shard = self.shards.of_fresh(transactional_id)
         spare = await self._spare_id(shard.txns.get(transactional_id))
         # Only after the await: a concurrent request may have created it.
         txn = shard.txn(transactional_id)
@@ -194,7 +194,7 @@ class TxnCoordinator:
         grants: bool = False,
         awaits_markers: bool = True,
     ) -> ErrorCode:
-        """Add partitions to a producer's transaction. Raises as `Shards.of`.
+        """Add partitions to a producer's transaction. Raises as `Shards.of_fresh`.
 
         Args:
             connection: the request's connection, if the producer itself sent it.
@@ -203,7 +203,7 @@ class TxnCoordinator:
             awaits_markers: wait a moment for the markers of the transaction before; otherwise
                 return CONCURRENT_TRANSACTIONS at once.
         """
-        shard = self.shards.of(transactional_id)
+        shard = self.shards.of_fresh(transactional_id)
         txn = shard.txns.get(transactional_id)
         if txn is None:
             return ErrorCode.INVALID_PRODUCER_ID_MAPPING
@@ -263,8 +263,8 @@ class TxnCoordinator:
         connection: ClientConnection,
         client_version: int = 0,
     ) -> TxnAnswer:
-        """Commit or abort a producer's transaction. Raises as `Shards.of`, KafkaError."""
-        shard = self.shards.of(transactional_id)
+        """Commit or abort a producer's transaction. Raises as `Shards.of_fresh`, KafkaError."""
+        shard = self.shards.of_fresh(transactional_id)
         txn = shard.txns.get(transactional_id)
         if txn is None:
             return TxnAnswer(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
@@ -286,9 +286,9 @@ class TxnCoordinator:
     ) -> ErrorCode | frozenset[TopicPartition]:
         """Return the partitions that are not in a producer's open transaction, or an error.
 
-        Raises as `Shards.of`.
+        Raises as `Shards.of_fresh`.
         """
-        txn = self.shards.of(transactional_id).txns.get(transactional_id)
+        txn = self.shards.of_fresh(transactional_id).txns.get(transactional_id)
         if txn is None:
             return ErrorCode.INVALID_PRODUCER_ID_MAPPING
         return txn.missing(producer, partitions)
@@ -302,14 +302,14 @@ class TxnCoordinator:
     ) -> bool:
         """Record a request's connection; return False if it belongs to an earlier transaction.
 
-        Raises as `Shards.of`.
+        Raises as `Shards.of_fresh`.
         """
-        txn = self.shards.of(transactional_id).txns.get(transactional_id)
+        txn = self.shards.of_fresh(transactional_id).txns.get(transactional_id)
         return txn is None or txn.takes(producer, sender, asked)
 
     def find(self, transactional_id: str) -> Txn | None:
-        """Return a transactional id with a value in the log. Raises as `Shards.of`."""
-        txn = self.shards.of(transactional_id).txns.get(transactional_id)
+        """Return a transactional id with a value in the log. Raises as `Shards.of_fresh`."""
+        txn = self.shards.of_fresh(transactional_id).txns.get(transactional_id)
         return None if txn is None or txn.value is None else txn
 
     def txns(self) -> list[Txn]:

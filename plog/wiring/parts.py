@@ -30,6 +30,7 @@ from plog.cluster.peers import Peers, known_address
 from plog.cluster.producer_ids import ProducerIds
 from plog.cluster.replica_manager import ReplicaManager
 from plog.cluster.replication.in_sync_keeper import InSyncKeeper
+from plog.cluster.replication.isr import fresh_within_ms
 from plog.cluster.replication.isr_question import IsrQuestion
 from plog.cluster.replication.replica_fetcher import Limits
 from plog.cluster.replication.replica_fetchers import ReplicaFetchers
@@ -72,6 +73,7 @@ def make_parts(
         on_end: hears why the broker has to end, on any thread.
     """
     cluster, store, settings = base.cluster, base.cluster.store, base.settings
+    session_timeout_ms = cluster.session_timeout_ms or base.static.zookeeper_session_timeout_ms
     purgatory: Purgatory[TopicPartition] = Purgatory(asyncio.get_running_loop())
     bells = ChangeBells(asyncio.get_running_loop(), purgatory)
     undo.callback(bells.close)
@@ -85,6 +87,11 @@ def make_parts(
     keeper = InSyncKeeper(
         cluster.broker_id,
         lag_time_ms=base.static.replica_lag_time_max_ms,
+        fresh_within_ms=fresh_within_ms(
+            base.static.replica_lag_time_max_ms,
+            session_timeout_ms,
+            base.static.replica_fetch_wait_max_ms,
+        ),
         clock=base.clock,
         ask=lambda batch: ask_isrs(batch),
         changed=lambda at, led: replicas.on_in_sync(at, led),
@@ -110,7 +117,7 @@ def make_parts(
         producer_ids.reserve()
     store_calls = StoreCalls(
         most=base.static.queued_max_requests,
-        patience_s=(cluster.session_timeout_ms or base.static.zookeeper_session_timeout_ms) / 1000,
+        patience_s=session_timeout_ms / 1000,
     )
     undo.callback(store_calls.stop)
     coordinators = make_coordinators(

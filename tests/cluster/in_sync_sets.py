@@ -15,6 +15,7 @@ def unasked_keeper(broker_id: int, clock: Clock) -> InSyncKeeper:
     return InSyncKeeper(
         broker_id,
         lag_time_ms=10_000,
+        fresh_within_ms=10_000,
         clock=clock,
         ask=lambda batch: Future(),
         changed=lambda at, replicas: None,
@@ -29,6 +30,7 @@ class FakeSet:
         self.counted = len(self.isr)
         self.least_in_sync = least_in_sync
         self.native: object = None
+        self.is_fresh = True
 
     def set_least_in_sync(self, least_in_sync: int) -> None:
         self.least_in_sync = least_in_sync

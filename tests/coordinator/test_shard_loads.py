@@ -16,6 +16,7 @@ from plog.coordinator.load_queue import LoadQueue
 from plog.coordinator.replay import Replayed
 from plog.coordinator.shards import Shards
 from plog.coordinator.txn_coordinator import TRANSACTIONS_TOPIC
+from plog.errors import CoordinatorLoadInProgress, NotCoordinator
 from plog.types import TopicPartition
 from tests.cluster.node import Node
 
@@ -140,3 +141,36 @@ def test_two_shards_load_at_once_and_the_smallest_of_the_others_next(led: list[P
     first, rest = watch.order[:2], watch.order[2:]
     assert set(first) == set(list(RECORDS)[:2])
     assert [RECORDS[at] for at in rest] == [20, 30, 40, 60]
+
+
+def test_shard_answers_from_memory_only_while_no_other_broker_may_lead(
+    led: list[Partition],
+) -> None:
+    watch = Watch()
+    is_fresh = False
+
+    async def scenario() -> None:
+        nonlocal is_fresh
+        loads = LoadQueue()
+        shards, _ = made(watch, loads)
+        shards.is_fresh = lambda at: is_fresh
+        key = next(key for key in map(str, range(100)) if shards.index_of(key) == 0)
+        async with asyncio.timeout(WAIT_S):
+            shards.on_leadership(led[:1], [])
+            watch.let_one_go()
+            while not watch.order or watch.running:
+                await asyncio.sleep(0.001)
+            await loads.run(0, lambda: None)  # the thread has ended, and so has its waiter
+            with pytest.raises(CoordinatorLoadInProgress):
+                shards.of_fresh(key)
+            is_fresh = True
+            while shards.is_loading:
+                await asyncio.sleep(0.001)
+        shard = shards.of_fresh(key)
+        is_fresh = False
+        with pytest.raises(NotCoordinator):
+            shards.of_fresh(key)
+        assert shards.of(key) is shard, "what it appends is refused in any case"
+        loads.close()
+
+    asyncio.run(scenario())

@@ -124,7 +124,7 @@ def test_unknown_follower_is_refused(log: PartitionLog) -> None:
     assert note(log, 1, 5, leader_epoch=EPOCH - 1) == UNKNOWN
     assert note(log, 1, 5, leader_epoch=EPOCH + 1) == UNKNOWN
     assert log.high_watermark == 0
-    assert followers_of(log) == [FollowerState(1, True, -1, -1, -1, 0, 0, 0)]
+    assert followers_of(log) == [FollowerState(1, True, -1, -1, -1, 0, 0, 0, -1)]
 
 
 def test_fetch_of_an_earlier_life_says_nothing(log: PartitionLog) -> None:
@@ -260,7 +260,12 @@ def test_kernel_agrees_with_the_machine(
         assert are_enough(log) is machine.is_enough
         assert machine.followers == {
             one.broker_id: Follower(
-                one.broker_epoch, one.position, one.end_before, one.fetched_ms, one.caught_up_ms
+                one.broker_epoch,
+                one.position,
+                one.end_before,
+                one.fetched_ms,
+                one.caught_up_ms,
+                one.confirmed_ms,
             )
             for one in followers_of(log)
         }

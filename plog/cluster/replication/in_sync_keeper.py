@@ -42,6 +42,7 @@ class InSyncKeeper:
     Args:
         broker_id: this broker.
         lag_time_ms: replica.lag.time.max.ms.
+        fresh_within_ms: how old a follower's fetch may be, for its leader to count as one.
         clock: its `since_boot_ms` goes on in a suspended host.
 
     Attributes:
@@ -54,12 +55,14 @@ class InSyncKeeper:
         broker_id: int,
         *,
         lag_time_ms: int,
+        fresh_within_ms: int,
         clock: Clock,
         ask: AskController,
         changed: Changed,
     ) -> None:
         self._broker_id = broker_id
         self._lag_time_ms = lag_time_ms
+        self._fresh_within_ms = fresh_within_ms
         self._tick_ms = max(1, lag_time_ms // TICKS_IN_LAG_TIME)
         self._clock = clock
         self._ask = ask
@@ -98,6 +101,7 @@ class InSyncKeeper:
             leadership,
             broker_id=self._broker_id,
             lag_time_ms=self._lag_time_ms,
+            fresh_within_ms=self._fresh_within_ms,
             least_in_sync=least_in_sync,
             clock=self._clock,
         )

@@ -16,6 +16,8 @@ from typing import Final, NamedTuple
 NO_POSITION: Final = -1
 """Of a follower that has not fetched in this leader epoch."""
 NO_BROKER_EPOCH: Final = -1
+NEVER: Final = -1
+"""As the time of what has not happened in this leader epoch."""
 MOST_TICKS_LATE: Final = 2
 """A tick that comes later than this many intervals after the one before: the process was paused."""
 
@@ -59,6 +61,29 @@ def may_join(position: int, high_watermark: int, epoch_start: int) -> bool:
     return position >= max(high_watermark, epoch_start)
 
 
+def is_fresh(confirmed_ms: Iterable[int], now_ms: int, within_ms: int) -> bool:
+    """Return whether a leader knows that it was one so lately.
+
+    A process that was stopped does not know that another broker leads by now. That one is a member
+    of the in-sync set, and has not fetched from this one since.
+
+    Args:
+        confirmed_ms: `Follower.confirmed_ms` of all that count. Without any, no other broker can
+            lead.
+    """
+    return all(one != NEVER and now_ms - one <= within_ms for one in confirmed_ms)
+
+
+def fresh_within_ms(lag_time_ms: int, session_timeout_ms: int, fetch_wait_ms: int) -> int:
+    """Return how old a follower's fetch may be, for its leader to count as one.
+
+    No other broker is elected before the session of a stopped one has ended, of which a part may
+    have passed before the stop. An idle follower fetches each `fetch_wait_ms`, and is confirmed by
+    the fetch after that.
+    """
+    return min(lag_time_ms, max(session_timeout_ms // 2, 4 * fetch_wait_ms))
+
+
 # --- the machine ----------------------------------------------------------------------------------
 
 
@@ -98,6 +123,9 @@ class Follower:
         end_before: the leader's log end offset when the fetch before the last one came.
         fetched_ms: when its last fetch came.
         caught_up_ms: when it last had all that the leader had.
+        confirmed_ms: it followed in this leader epoch then, or later: when the fetch before its
+            last one came. The last one may have waited in a socket while this process was stopped;
+            it was sent after the answer to the one before.
     """
 
     broker_epoch: int = NO_BROKER_EPOCH
@@ -105,6 +133,7 @@ class Follower:
     end_before: int = 0
     fetched_ms: int = 0
     caught_up_ms: int = 0
+    confirmed_ms: int = NEVER
 
 
 @dataclass(slots=True)
@@ -197,6 +226,8 @@ class InSyncSet:
         elif position >= follower.end_before and broker_epoch == follower.broker_epoch:
             # It has all that there was when it asked before.
             follower.caught_up_ms = max(follower.caught_up_ms, follower.fetched_ms)
+        if follower.position != NO_POSITION and broker_epoch == follower.broker_epoch:
+            follower.confirmed_ms = follower.fetched_ms
         follower.broker_epoch = broker_epoch
         follower.position = position
         follower.end_before = self.log_end_offset

@@ -15,7 +15,7 @@ from plog._native.partition_followers import count_follower, followers_of, set_f
 from plog._native.partition_log import PartitionLog
 from plog.cluster.leadership import Leadership
 from plog.cluster.replication.alter_partition import Settled
-from plog.cluster.replication.isr import Follower, InSyncSet, Outcome, Proposal
+from plog.cluster.replication.isr import Follower, InSyncSet, Outcome, Proposal, is_fresh
 from plog.runtime.clock import Clock
 
 
@@ -24,6 +24,7 @@ class LedReplicas:
 
     Args:
         lag_time_ms: replica.lag.time.max.ms.
+        fresh_within_ms: how old a follower's fetch may be, for this leader to count as one.
         least_in_sync: min.insync.replicas, at most as many as there are replicas.
         clock: its `since_boot_ms` goes on in a suspended host.
     """
@@ -35,12 +36,14 @@ class LedReplicas:
         *,
         broker_id: int,
         lag_time_ms: int,
+        fresh_within_ms: int,
         least_in_sync: int,
         clock: Clock,
     ) -> None:
         self.replicas = frozenset(leadership.replicas)
         self._native = native
         self._clock = clock
+        self._fresh_within_ms = fresh_within_ms
         self._lock = threading.Lock()
         self._machine = InSyncSet(broker_id, lag_time_ms, least_in_sync)
         self._machine.lead(
@@ -68,6 +71,12 @@ class LedReplicas:
     def counted(self) -> int:
         """How many count: this broker, members, and those that are about to be."""
         return len(self._machine.maximal)
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether all that count have followed this leader lately, so that no other one leads."""
+        confirmed_ms = [one.confirmed_ms for one in followers_of(self._native) if one.is_counted]
+        return is_fresh(confirmed_ms, self._clock.since_boot_ms(), self._fresh_within_ms)
 
     def set_least_in_sync(self, least_in_sync: int) -> None:
         """Obey another min.insync.replicas from now on."""
@@ -118,7 +127,12 @@ class LedReplicas:
         machine, native = self._machine, self._native
         machine.followers = {
             one.broker_id: Follower(
-                one.broker_epoch, one.position, one.end_before, one.fetched_ms, one.caught_up_ms
+                one.broker_epoch,
+                one.position,
+                one.end_before,
+                one.fetched_ms,
+                one.caught_up_ms,
+                one.confirmed_ms,
             )
             for one in followers_of(native)
         }

@@ -6,11 +6,14 @@ from collections.abc import Mapping
 from concurrent.futures import Future
 from pathlib import Path
 
+import pytest
+
 from plog._native.partition_followers import MAY_JOIN, NOTED, are_enough, note_follower
 from plog._native.partition_log import PartitionLog
 from plog.cluster.leadership import Leadership
 from plog.cluster.replication.alter_partition import RETRY_MS, Batch, Found, Written
 from plog.cluster.replication.in_sync_keeper import InSyncKeeper
+from plog.cluster.replication.isr import fresh_within_ms
 from plog.cluster.replication.led_replicas import LedReplicas
 from plog.errors import ErrorCode, NetworkException
 from plog.runtime.clock import ManualClock
@@ -21,6 +24,7 @@ from tests.waiting import until
 AT = TopicPartition("t", 0)
 EPOCH = 3
 LAG_TIME_MS = 10_000
+FRESH_WITHIN_MS = 3_000
 NOW_MS = 1_700_000_000_000
 Answer = Future[Mapping[TopicPartition, Found]]
 
@@ -37,6 +41,7 @@ class Stage:
         self.keeper = InSyncKeeper(
             0,
             lag_time_ms=LAG_TIME_MS,
+            fresh_within_ms=FRESH_WITHIN_MS,
             clock=self.clock,
             ask=self._ask,
             changed=lambda at, replicas: self.changes.append(replicas.isr),
@@ -258,6 +263,63 @@ def test_replica_that_is_moved_away_has_not_left(tmp_path: Path) -> None:
     stage.log.set_leader(EPOCH + 1, writable=True, sole_replica=False)
     stage.lead((0, 1), leader_epoch=EPOCH + 1, replicas=(0, 1))
     assert stage.counts == (0, 0)
+
+
+def test_leader_is_fresh_while_all_that_count_follow_it(tmp_path: Path) -> None:
+    stage = Stage(tmp_path / "t-0", (0, 1, 2))
+    replicas = stage.replicas
+    stage.fetch(1)
+    stage.fetch(2)
+    assert not replicas.is_fresh, "these may have waited in a socket since before another led"
+    stage.fetch(1)
+    assert not replicas.is_fresh
+    stage.fetch(2)
+    assert replicas.is_fresh
+    stage.pass_(FRESH_WITHIN_MS, fetching=(1,))
+    assert replicas.is_fresh
+    stage.pass_(500, fetching=(1,))
+    assert not replicas.is_fresh, "broker 2 may lead by now"
+
+
+def test_leader_that_was_stopped_is_fresh_once_all_have_asked_again(tmp_path: Path) -> None:
+    stage = Stage(tmp_path / "t-0", (0, 1))
+    for _ in range(2):
+        stage.fetch(1)
+    assert stage.replicas.is_fresh
+    stage.clock.suspend(FRESH_WITHIN_MS + 1)
+    assert not stage.replicas.is_fresh
+    stage.fetch(1)
+    assert not stage.replicas.is_fresh, "sent before the stop, read after it"
+    stage.fetch(1)
+    assert stage.replicas.is_fresh
+
+
+def test_leader_is_fresh_only_by_fetches_in_its_epoch(tmp_path: Path) -> None:
+    stage = Stage(tmp_path / "t-0", (0, 1))
+    for _ in range(2):
+        stage.fetch(1)
+    stage.log.set_leader(EPOCH + 1, writable=True, sole_replica=False)
+    assert not stage.lead((0, 1), leader_epoch=EPOCH + 1).is_fresh
+
+
+def test_leader_without_others_in_sync_is_fresh(tmp_path: Path) -> None:
+    stage = Stage(tmp_path / "t-0", (0,))
+    assert stage.replicas.is_fresh, "no other broker can be elected"
+    stage.fetch(1)
+    assert stage.asked
+    assert not stage.replicas.is_fresh, "broker 1 may be in sync by now, and elected"
+    stage.fetch(1)
+    assert stage.replicas.is_fresh
+
+
+@pytest.mark.parametrize(
+    ("lag_time_ms", "session_ms", "fetch_wait_ms", "within_ms"),
+    [(30_000, 18_000, 500, 9_000), (4_000, 18_000, 500, 4_000), (30_000, 1_000, 500, 2_000)],
+)
+def test_fetches_are_fresh_for_less_than_an_election_takes(
+    lag_time_ms: int, session_ms: int, fetch_wait_ms: int, within_ms: int
+) -> None:
+    assert fresh_within_ms(lag_time_ms, session_ms, fetch_wait_ms) == within_ms
 
 
 def note(log: PartitionLog, broker_id: int, position: int, now_ms: int) -> int:
