@@ -228,6 +228,13 @@ class BalanceTick:
 
 
 @dataclass(frozen=True, slots=True)
+class InternalTopicsTick:
+    """Time to look whether the brokers' own topics have as many replicas as these say."""
+
+    factors: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
 class UncleanEnabled:
     """Unclean elections were switched on: for a topic, or by default (None)."""
 
@@ -254,6 +261,7 @@ Event: TypeAlias = (
     | MovesAsked
     | AssignmentsWritten
     | BalanceTick
+    | InternalTopicsTick
     | UncleanEnabled
 )
 
@@ -274,10 +282,14 @@ class WriteStates:
 
 @dataclass(frozen=True, slots=True)
 class WriteAssignments:
-    """Write assignments into topics' nodes, fenced. Answered by AssignmentsWritten."""
+    """Write assignments into topics' nodes, fenced. Answered by AssignmentsWritten.
+
+    `why`: to be logged; without it an administrator has asked, or a move has ended.
+    """
 
     writes: tuple[AssignmentWrite, ...]
     token: int | None = None
+    why: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,6 +37,7 @@ from plog.cluster.controller_events import (
     Event,
     Failover,
     Feed,
+    InternalTopicsTick,
     IsrsProposed,
     LoadStates,
     LoadTopics,
@@ -65,6 +66,7 @@ from plog.cluster.controller_machine import ControllerMachine
 from plog.cluster.controller_store import ControllerMoved, ControllerStore
 from plog.cluster.controller_topics import ControllerTopics, call_each
 from plog.cluster.election_counts import ElectionCounts
+from plog.cluster.internal_replicas import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from plog.cluster.registered_brokers import log_changes
 from plog.cluster.store import NoNode, SessionLost, Store, StoreError, Watch
 from plog.cluster.znodes import MalformedNode
@@ -98,6 +100,14 @@ class ControllerSettings(Protocol):
     @property
     def leader_imbalance_per_broker_percentage(self) -> int:
         """How much of a broker's preferred partitions others may lead."""
+
+    @property
+    def offsets_topic_replication_factor(self) -> int:
+        """How many replicas `__consumer_offsets` should have."""
+
+    @property
+    def transaction_state_log_replication_factor(self) -> int:
+        """How many replicas `__transaction_state` should have."""
 
     @property
     def unclean_leader_election_enable(self) -> bool:
@@ -240,6 +250,14 @@ class ControllerLoop:
         )
         if settings.auto_leader_rebalance_enable:
             self.feed(BalanceTick(settings.leader_imbalance_per_broker_percentage))
+        self.feed(
+            InternalTopicsTick(
+                {
+                    OFFSETS_TOPIC: settings.offsets_topic_replication_factor,
+                    TRANSACTIONS_TOPIC: settings.transaction_state_log_replication_factor,
+                }
+            )
+        )
 
     # -- election ----------------------------------------------------------------------------
 
@@ -419,11 +437,8 @@ class ControllerLoop:
         match effect:
             case WriteStates():
                 return self._write_states(effect)
-            case WriteAssignments(writes, token):
-                done, found = self._nodes.write_assignments(writes)
-                for write in done:
-                    log.info("replicas of %s: %s", write.partition, write.assignment)
-                return AssignmentsWritten(tuple(done), found, token)
+            case WriteAssignments():
+                return self._write_assignments(effect)
             case LoadTopics(names):
                 return self._topics.read(names)
             case LoadStates(partitions):
@@ -460,6 +475,15 @@ class ControllerLoop:
         text = "%s: no leader, because no in-sync replica is online"
         log_partitions(log, logging.ERROR, text, leaderless)
         return StatesWritten(tuple(written), conflicts, effect.token)
+
+    def _write_assignments(self, effect: WriteAssignments) -> AssignmentsWritten:
+        done, found = self._nodes.write_assignments(effect.writes)
+        if effect.why is not None and done:
+            log_partitions(log, logging.INFO, "%s: " + effect.why, [one.partition for one in done])
+        else:
+            for write in done:
+                log.info("replicas of %s: %s", write.partition, write.assignment)
+        return AssignmentsWritten(tuple(done), found, effect.token)
 
     def _forget_topic(self, name: str) -> None:
         self._topics.forget(name)

@@ -43,6 +43,7 @@ from plog.cluster.controller_events import (
     Event,
     Failover,
     Feed,
+    InternalTopicsTick,
     IsrsProposed,
     LeaderAndIsrAnswered,
     LoadStates,
@@ -65,9 +66,11 @@ from plog.cluster.controller_events import (
     TopicsRead,
     UncleanEnabled,
     UncleanRead,
+    WriteAssignments,
     WriteStates,
 )
 from plog.cluster.controller_questions import Questions
+from plog.cluster.internal_replicas import missing_replicas
 from plog.cluster.reassignments import Reassignments
 from plog.cluster.state_changes import elect, needed_write
 from plog.cluster.topic_deletions import TopicDeletions
@@ -448,6 +451,13 @@ class ControllerMachine:
                 writes += [one for one in decided if isinstance(one, StateWrite)]
         return [WriteStates(tuple(writes))] if writes else []
 
+    def on_internal_topics_tick(self, event: InternalTopicsTick) -> list[Effect]:
+        """Begin to add the replicas that the brokers' own topics lack."""
+        kept = (tp for name in event.factors for tp in self.context.partitions_of(name))
+        writes = missing_replicas(self.context, event.factors, self._kept(kept))
+        why = "adding the replicas that the settings ask for"
+        return [WriteAssignments(tuple(writes), why=why)] if writes else []
+
     # -- announcements ------------------------------------------------------------------------
 
     def _is_current(self, broker_id: int, broker_epoch: int) -> bool:
@@ -519,4 +529,5 @@ _HANDLERS: dict[type, Callable[..., list[Effect]]] = {
     MovesAsked: ControllerMachine.on_moves_asked,
     AssignmentsWritten: ControllerMachine.on_assignments_written,
     BalanceTick: ControllerMachine.on_balance_tick,
+    InternalTopicsTick: ControllerMachine.on_internal_topics_tick,
 }

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from plog.cluster import topic_removals, znodes
+from plog.cluster.internal_replicas import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from plog.cluster.registered_brokers import read_registered_brokers
 from plog.cluster.replica_placement import Candidate, place_replicas
 from plog.cluster.store import (
@@ -58,7 +59,7 @@ log = logging.getLogger(__name__)
 BROKER_DEFAULT: Final = -1
 """As a partition count or replication factor: what the broker's settings say (KIP-464)."""
 
-INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state"})
+INTERNAL_TOPICS: Final = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC})
 """Topics the brokers keep for themselves; administrators cannot delete them."""
 
 

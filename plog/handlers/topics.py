@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from typing import NamedTuple, TypeAlias
 
+from plog.cluster.internal_replicas import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from plog.cluster.metadata_cache import MetadataSnapshot
 from plog.cluster.store import SessionLost, WriteRefused
 from plog.cluster.topic_admin import CreatedTopic, NewTopic
@@ -239,17 +240,16 @@ def _internal_topics(broker: BrokerSettings) -> dict[str, NewTopic]:
     A broker without others has no place for more than one replica.
     """
     most = MAX_REPLICAS if broker.zookeeper_connect else 1
-    offsets, transactions = "__consumer_offsets", "__transaction_state"
     as_it_comes = {"cleanup.policy": "compact", "compression.type": "producer"}
     return {
-        offsets: NewTopic(
-            offsets,
+        OFFSETS_TOPIC: NewTopic(
+            OFFSETS_TOPIC,
             broker.offsets_topic_num_partitions,
             min(broker.offsets_topic_replication_factor, most),
             configs={**as_it_comes, "segment.bytes": str(broker.offsets_topic_segment_bytes)},
         ),
-        transactions: NewTopic(
-            transactions,
+        TRANSACTIONS_TOPIC: NewTopic(
+            TRANSACTIONS_TOPIC,
             broker.transaction_state_log_num_partitions,
             min(broker.transaction_state_log_replication_factor, most),
             configs={

@@ -43,9 +43,9 @@ class ControllerScript:
     # -- commands: the world -----------------------------------------------------------------
 
     def do_brokers(self, *ids: str) -> list[str]:
-        """`brokers 0@10 1@11`: these are live, with these epochs."""
-        pairs = [tuple(map(int, one.split("@"))) for one in ids]
-        self.brokers = {one: LiveBroker(one, epoch, ()) for one, epoch in pairs}
+        """`brokers 0@10 1@11/east`: these are live, with these epochs, and racks."""
+        found = [_live(one) for one in ids]
+        self.brokers = {one.id: one for one in found}
         return self._feed(events.BrokersRead(self.brokers)) if self.machine else []
 
     def do_topic(self, name: str, *partitions: str) -> list[str]:
@@ -182,6 +182,11 @@ class ControllerScript:
     def do_tick(self, percentage: str) -> list[str]:
         return self._feed(events.BalanceTick(int(percentage)))
 
+    def do_internal_tick(self, *factors: str) -> list[str]:
+        """`internal-tick a=3`: the settings ask for three replicas of a."""
+        pairs = [one.split("=") for one in factors]
+        return self._feed(events.InternalTopicsTick({name: int(one) for name, one in pairs}))
+
     def do_unclean_enabled(self, *topic: str) -> list[str]:
         return self._feed(events.UncleanEnabled(topic[0] if topic else None))
 
@@ -296,6 +301,8 @@ class ControllerScript:
                 self.topics[at.topic] = node_with(node, now)
                 written.append(write)
                 lines.append(f"assign {at} {_assignment(write.assignment)}")
+                if effect.why is not None:
+                    lines[-1] += f" ({effect.why})"
             else:
                 lines.append(f"conflict {at}")
                 found |= {at: now[at.partition]} if at.partition in now else {}
@@ -304,6 +311,12 @@ class ControllerScript:
     def _remove(self, name: str) -> None:
         self.topics.pop(name, None)
         self.states = {tp: state for tp, state in self.states.items() if tp.topic != name}
+
+
+def _live(text: str) -> LiveBroker:
+    numbers, _, rack = text.partition("/")
+    broker_id, epoch = map(int, numbers.split("@"))
+    return LiveBroker(broker_id, epoch, (), rack or None)
 
 
 def _outcome(outcome: events.Outcome | Assignment) -> str:

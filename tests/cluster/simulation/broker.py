@@ -60,6 +60,8 @@ SETTINGS = SimpleNamespace(
     leader_imbalance_per_broker_percentage=10,
     unclean_leader_election_enable=False,
     delete_topic_enable=True,
+    offsets_topic_replication_factor=3,
+    transaction_state_log_replication_factor=3,
 )
 TICK_MS = 1_000
 MAX_SHUTDOWN_MS = 3_000
