@@ -37,6 +37,8 @@ def brokers(tmp_path: Path, zookeeper: ZooKeeper) -> Iterator[Brokers]:
         1,
         offsets_topic_num_partitions=COUNT,
         transaction_state_log_num_partitions=COUNT,
+        offsets_topic_replication_factor=1,
+        transaction_state_log_replication_factor=1,
     ) as running:
         yield running
 
