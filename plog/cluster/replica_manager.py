@@ -50,7 +50,7 @@ from plog.runtime.bounded_lines import BoundedLines
 from plog.runtime.partition_lines import log_partitions
 from plog.settings.definitions import TopicSettings
 from plog.storage.file_errors import is_refusal
-from plog.storage.log import LOST, Log
+from plog.storage.log import Log
 from plog.storage.log_manager import LogManager, NewPartition
 from plog.types import NO_EPOCH, ZERO_UUID, TopicPartition, counted
 
@@ -223,13 +223,21 @@ class ReplicaManager:
 
     def update_topic_settings(self, topic: str, settings: TopicSettings) -> None:
         """Have the replicas of a topic obey other settings."""
-        for partition in list(self._by_topic.get(topic, {}).values()):
-            partition.update_settings(settings)
+        self._renew((one, settings) for one in list(self._by_topic.get(topic, {}).values()))
 
     def renew_settings(self, settings_of: Callable[[str], TopicSettings]) -> None:
         """Have every replica obey its topic's settings of now: the broker's have changed."""
-        for partition in self.partitions:
-            partition.update_settings(settings_of(partition.topic_partition.topic))
+        self._renew((one, settings_of(one.topic_partition.topic)) for one in self.partitions)
+
+    def _renew(self, renewed: Iterable[tuple[Partition, TopicSettings]]) -> None:
+        may_lead = False
+        for partition, settings in renewed:
+            was_allowed = partition.settings.unclean_leader_election_enable
+            is_allowed = settings.unclean_leader_election_enable and not was_allowed
+            may_lead = may_lead or (is_allowed and partition.topic_partition in self._lost)
+            partition.update_settings(settings)
+        if may_lead:  # the controller takes it for offline
+            self._log_dir_failed()
 
     # -- LeaderAndIsr ------------------------------------------------------------------------
 
@@ -440,10 +448,11 @@ class ReplicaManager:
         """Lead or follow; with the log that replaces `log`, if this one moves meanwhile."""
         leads = leadership.leader == self._broker_id
         give = partition.make_leader if leads else partition.make_follower
-        if leads and log.is_incomplete:
+        if leads and log.lack is not None:
             self._lines.warning(
-                "%s is led without records that it had: unclean.leader.election.enable allows it",
+                "%s is led from here, although this replica %s",
                 partition.topic_partition,
+                log.lack.reason,
             )
             log.complete()
         try:
@@ -485,8 +494,8 @@ class ReplicaManager:
                 raise InconsistentTopicId(
                     f"{at} has a log of topic id {found.topic_id}, not {partition.topic_id}"
                 )
-            if found.is_incomplete and needs_copy:
-                raise ReplicaLost(f"{at} {LOST}")
+            if found.lack is not None and needs_copy:
+                raise ReplicaLost(f"{at} {found.lack.reason}")
             return found
         is_late = not state.is_new or was_refused
         is_lost = not state.is_new and not was_refused
@@ -602,10 +611,7 @@ class ReplicaManager:
 
         To be called from time to time: nothing tells when space or descriptors are free again.
         """
-        lost = [self._partitions.get(at) for at in list(self._lost)]
-        if any(self._logs.has_space_for(at) for at in list(self._without_space)) or any(
-            one is not None and one.settings.unclean_leader_election_enable for one in lost
-        ):
+        if any(self._logs.has_space_for(at) for at in list(self._without_space)):
             self._log_dir_failed()
 
     def on_late_recovery(self, topic_partitions: Iterable[TopicPartition]) -> None:

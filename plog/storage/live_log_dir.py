@@ -35,7 +35,7 @@ from plog.storage.durable_ends import DURABLE_ENDS_FILE, DurableEnds, SlotKey
 from plog.storage.file_errors import is_path_fault_of_partition, is_refusal
 from plog.storage.filesystem import SPACE_BYTES, Filesystem, Space
 from plog.storage.group_commit import GroupCommit
-from plog.storage.incomplete_mark import mark_incomplete
+from plog.storage.incomplete_mark import Lack, lack_of, mark_incomplete
 from plog.storage.log import COMPACT, Log
 from plog.storage.log_dir import LogDir
 from plog.storage.log_opening import open_log
@@ -299,11 +299,29 @@ class LiveLogDir:
         )  # fmt: skip
         try:
             self._forget_damage(tp)
+            if self.machine_restarted and not clean_shutdown and not settings.flush_before_ack:
+                self._mark_unclean(log)
         except OSError:
             log.drop()
             raise
         self._shutdown_record.forget(tp)
         return log
+
+    def _mark_unclean(self, log: Log) -> None:
+        """Note that a log may lack records of the page cache. Raises OSError.
+
+        On a full disk the mark lasts as long as this process.
+        """
+        if lack_of(self._fs, log.directory) is not None:
+            return
+        try:
+            mark_incomplete(self._fs, log.directory, Lack.UNCLEAN_STOP)
+            self._fs.sync_directory(log.directory)
+        except OSError as error:
+            if not is_refusal(error):
+                raise
+            _log.warning("%s cannot be marked as incomplete: %s", log.topic_partition, error)
+        log.lack = Lack.UNCLEAN_STOP
 
     def _was_offline(self, tp: TopicPartition) -> bool:
         """Tell whether a partition was offline for damage when the broker stopped."""

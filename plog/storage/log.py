@@ -50,7 +50,7 @@ from plog.settings.definitions import TopicSettings
 from plog.storage import retention, timestamp_search
 from plog.storage.compaction import DirtyRange, dirty_range
 from plog.storage.filesystem import Filesystem
-from plog.storage.incomplete_mark import mark_complete
+from plog.storage.incomplete_mark import Lack, mark_complete
 from plog.storage.leader_epochs import EpochEnd, LeaderEpochs
 from plog.storage.log_faults import LogFaults
 from plog.storage.log_files import LogFiles
@@ -69,7 +69,6 @@ COMPACT, DELETE = "compact", "delete"
 
 _log = logging.getLogger(__name__)
 
-LOST = "has lost its log here, and has not copied all records of a leader since"
 """Why it may not lead."""
 HIGH_WATERMARK = -1
 """Offset in DeleteRecords that means the high watermark."""
@@ -111,7 +110,7 @@ class Log:
         monotonic_ms: int,
         gaps_legal_below: int = 0,
         unsynced: Sequence[Segment] = (),
-        is_incomplete: bool = False,
+        lack: Lack | None = None,
         draw: Callable[[int], int] = random.randrange,
     ) -> None:
         self.topic_partition = topic_partition
@@ -135,8 +134,8 @@ class Log:
             lower_recovery_point=partial(owner.lower_recovery_point, self),
         )
         self._fs = fs
-        self.is_incomplete = is_incomplete
-        """See `incomplete_mark`. The log refuses to lead."""
+        self.lack = lack
+        """See `incomplete_mark`. With one, the log refuses to lead."""
         self._draw = draw
         self._lock = threading.RLock()
         self._closed = False
@@ -429,13 +428,13 @@ class Log:
 
         Raises:
             KafkaStorageError: the first epoch cannot be written, a truncation cannot be completed,
-                the partition has moved, or its log was lost and is not complete again.
+                the partition has moved, or the log may lack records.
         """
         role = Role(leader_epoch, True, True, sole_replica, enough_in_sync)
         with self._lock:
             self._require_place()
-            if self.is_incomplete:
-                raise KafkaStorageError(f"{self.topic_partition} {LOST}")
+            if self.lack is not None:
+                raise KafkaStorageError(f"{self.topic_partition} {self.lack.reason}")
             with self.faults.judged():
                 self._segments.finish_truncation()
             if not self._segments.epochs.entries and not self.native.log_end_offset:
@@ -447,18 +446,18 @@ class Log:
             self._segments.keep_epochs()
 
     def complete(self) -> None:
-        """Take note that the log has all that its leader has: it may lead from now on.
+        """Take note that the log lacks nothing that others have: it may lead from now on.
 
         Raises:
             KafkaStorageError: that cannot be written down.
         """
-        if not self.is_incomplete:
+        if self.lack is None:
             return
         with self._lock:
             self._require_place()
             with self.faults.judged():
                 mark_complete(self._fs, self.directory)
-            self.is_incomplete = False
+            self.lack = None
 
     def _require_place(self) -> None:
         """Raise if the log has moved, so that its files are gone. Needs the lock."""

@@ -13,7 +13,7 @@ from pathlib import Path
 from plog._native.partition_log import PartitionLog
 from plog.settings.definitions import TopicSettings
 from plog.storage.filesystem import Filesystem
-from plog.storage.incomplete_mark import is_incomplete
+from plog.storage.incomplete_mark import lack_of
 from plog.storage.log import Log
 from plog.storage.log_owner import LogOwner
 from plog.storage.recovery import RecoveredLog
@@ -80,5 +80,5 @@ def open_log(
         monotonic_ms=monotonic_ms,
         gaps_legal_below=recovered.gaps_legal_below,
         unsynced=unsynced,
-        is_incomplete=is_incomplete(fs, directory),
+        lack=lack_of(fs, directory),
     )

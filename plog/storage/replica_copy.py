@@ -56,8 +56,8 @@ class ReplicaCopy:
         """Copy until the rest is small."""
         if self._log.topic_id is not None:
             store_topic_id(self._fs, self.target, self._log.topic_id)
-        if self._log.is_incomplete:
-            mark_incomplete(self._fs, self.target)
+        if self._log.lack is not None:
+            mark_incomplete(self._fs, self.target, self._log.lack)
         for _ in range(MOST_ROUNDS):
             if self._catch_up() <= SMALL_REST_BYTES:
                 break

@@ -44,6 +44,7 @@ from plog.protocol.messages.replication import (
 )
 from plog.settings.definitions import BrokerSettings, TopicSettings
 from plog.settings.dynamic import DynamicSettings
+from plog.storage.incomplete_mark import Lack
 from plog.storage.log_manager import LogManager
 from plog.types import TopicPartition
 from tests.cluster.in_sync_sets import FakeSets
@@ -65,7 +66,7 @@ class FakeLog:
         self.refusal: KafkaStorageError | None = None
         self.settings = None
         self.native = None
-        self.is_incomplete = False
+        self.lack: Lack | None = None
 
     def become_leader(self, leader_epoch: int, *, sole_replica: bool, enough_in_sync: bool) -> None:
         if self.refusal is not None:
@@ -73,6 +74,9 @@ class FakeLog:
         if self.role == ("broken",):
             raise KafkaStorageError("the epoch cannot be written")
         self.role = ("leader", leader_epoch, sole_replica)
+
+    def complete(self) -> None:
+        self.lack = None
 
     def become_follower(self, leader_epoch: int) -> None:
         self.role = ("follower", leader_epoch)
@@ -85,9 +89,6 @@ class FakeLog:
 
     def update_settings(self, settings) -> None:
         self.settings = settings
-
-    def complete(self) -> None:
-        self.is_incomplete = False
 
 
 class FakeLogs:
@@ -126,7 +127,7 @@ class FakeLogs:
         if at.topic == "full":
             raise KafkaStorageError("no space")
         self.logs[at] = FakeLog(at, topic_id, Path("/d0"))
-        self.logs[at].is_incomplete = is_incomplete
+        self.logs[at].lack = Lack.LOST_LOG if is_incomplete else None
         return self.logs[at]
 
     def create_all(self, wanted) -> list[FakeLog | KafkaStorageError]:
@@ -399,12 +400,12 @@ def test_lost_replica_of_several_leads_only_after_it_was_copied(
         broker.replicas.leader(A0)
     assert broker.lead(epoch=4, leader=PEER, isr=(PEER, ME), new=False) == NONE
     assert broker.fetchers.following == {A0: PEER}
-    assert broker.logs.logs[A0].is_incomplete
+    assert broker.logs.logs[A0].lack is Lack.LOST_LOG
     for epoch, leader in ((5, ME), (6, -1)):
         assert broker.lead(epoch=epoch, leader=leader, new=False) == STORAGE
     assert broker.fetchers.following == {}
     assert broker.lead(epoch=7, leader=PEER, new=False) == NONE
-    broker.logs.logs[A0].is_incomplete = False
+    broker.logs.logs[A0].complete()
     assert broker.lead(epoch=8, leader=ME, new=False) == NONE
     assert broker.replicas.leader(A0).log is broker.logs.logs[A0]
 
@@ -416,19 +417,14 @@ def test_lost_replica_leads_where_unclean_elections_are_allowed(
     if is_remembered:
         broker.logs.lost[A0] = "it is gone"
     assert broker.lead(leader=-1, new=False) == STORAGE
-    broker.replicas.ask_again_for_refused()
-    assert broker.reports == 0
     broker.obey_changes()
     broker.alter(A0.topic, UNCLEAN)
-    broker.replicas.ask_again_for_refused()
-    assert broker.reports == 1
+    assert broker.reports == 1, "the controller asks again who can be used"
     assert broker.lead(leader=-1, new=False) == NONE
-    broker.replicas.ask_again_for_refused()
-    assert broker.reports == 1
-    assert broker.logs.logs[A0].is_incomplete
+    assert broker.logs.logs[A0].lack is Lack.LOST_LOG
     assert broker.lead(epoch=1, leader=ME, new=False) == NONE
-    assert not broker.logs.logs[A0].is_incomplete
-    assert "led without records that it had" in caplog.text
+    assert broker.logs.logs[A0].lack is None
+    assert "led from here, although this replica lost its log" in caplog.text
 
 
 def test_replica_of_several_that_was_never_made_leads(broker: Broker) -> None:
@@ -438,7 +434,7 @@ def test_replica_of_several_that_was_never_made_leads(broker: Broker) -> None:
     assert broker.lead(A1, leader=PEER, isr=(ME, PEER), new=False) == NONE
     assert broker.lead(epoch=1, leader=ME, new=False) == NONE
     assert broker.lead(A1, epoch=1, leader=ME, new=False) == NONE
-    assert not any(log.is_incomplete for log in broker.logs.logs.values())
+    assert not any(log.lack for log in broker.logs.logs.values())
 
 
 def test_replica_on_a_lost_disk_waits_for_it_whatever_is_allowed(broker: Broker) -> None:
@@ -448,11 +444,52 @@ def test_replica_on_a_lost_disk_waits_for_it_whatever_is_allowed(broker: Broker)
     assert broker.logs.logs == {}
 
 
+def stopped_uncleanly(broker: Broker) -> FakeLog:
+    """Give it a replica whose machine has stopped, with acknowledged records in its page cache."""
+    log = broker.logs.create(A0, ID, None)
+    log.lack = Lack.UNCLEAN_STOP
+    return log
+
+
+def test_replica_of_several_leads_after_an_unclean_stop_only_once_it_was_copied(
+    broker: Broker, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = stopped_uncleanly(broker)
+    for epoch, leader in enumerate((ME, -1)):
+        assert broker.lead(epoch=epoch, leader=leader, new=False) == STORAGE
+    assert "unclean.leader.election.enable=true of the topic lets it lead" in caplog.text
+    assert broker.lead(epoch=2, leader=PEER, isr=(PEER,), new=False) == NONE
+    assert broker.fetchers.following == {A0: PEER}
+    log.complete()
+    assert broker.lead(epoch=3, leader=ME, new=False) == NONE
+
+
+def test_only_replica_leads_after_an_unclean_stop(broker: Broker) -> None:
+    log = stopped_uncleanly(broker)
+    assert broker.lead(epoch=1, leader=-1, new=False, replicas=[ME]) == NONE
+    assert log.lack is Lack.UNCLEAN_STOP
+    assert broker.lead(epoch=2, leader=ME, new=False, replicas=[ME]) == NONE
+    assert log.lack is None, "there is nothing that it lacks"
+
+
+def test_topic_may_let_a_replica_lead_after_an_unclean_stop(broker: Broker) -> None:
+    broker.obey_changes()
+    log = stopped_uncleanly(broker)
+    assert broker.lead(epoch=1, leader=ME, new=False) == STORAGE
+    broker.alter("a", UNCLEAN)
+    assert broker.reports == 1, "the controller asks again who can be used"
+    broker.alter("a", {**UNCLEAN, "retention.ms": "5"})
+    assert broker.reports == 1
+    assert broker.lead(epoch=1, leader=-1, new=False) == NONE
+    assert broker.lead(epoch=2, leader=ME, new=False) == NONE
+    assert log.lack is None
+
+
 def test_only_replica_that_was_never_made_leads(broker: Broker) -> None:
     """Its broker was killed before it had the order that creates the topic."""
     for epoch, leader in ((1, -1), (2, ME)):
         assert broker.lead(epoch=epoch, leader=leader, new=False, replicas=[ME]) == NONE
-        assert not broker.logs.logs[A0].is_incomplete
+        assert broker.logs.logs[A0].lack is None
 
 
 @pytest.mark.parametrize("isr", [(PEER,), (PEER, ME)])
@@ -461,7 +498,7 @@ def test_new_replica_of_a_known_partition_is_complete_once_its_leader_says_so(
 ) -> None:
     """One that is in sync already had a log that is gone."""
     assert broker.lead(leader=PEER, isr=isr, new=False) == NONE
-    assert broker.logs.logs[A0].is_incomplete is (ME in isr)
+    assert (broker.logs.logs[A0].lack is Lack.LOST_LOG) is (ME in isr)
 
 
 def test_replica_that_was_never_made_is_made_by_a_later_order(broker: Broker) -> None:
@@ -470,7 +507,7 @@ def test_replica_that_was_never_made_is_made_by_a_later_order(broker: Broker) ->
     assert broker.lead() == STORAGE
     broker.logs.refusal = None
     assert broker.lead(epoch=1, new=False) == NONE
-    assert not broker.logs.logs[A0].is_incomplete
+    assert broker.logs.logs[A0].lack is None
 
 
 def test_offline_replica_is_known_and_says_so_whatever_the_epoch(broker) -> None:

@@ -6,16 +6,19 @@ reached the disk in any order, where nobody had synced them.
 
 from __future__ import annotations
 
+import errno
 import re
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from plog.errors import LogDamaged
+from plog.errors import KafkaStorageError, LogDamaged
 from plog.runtime.clock import ManualClock
 from plog.settings.definitions import BrokerSettings, TopicSettings
+from plog.storage import live_log_dir
 from plog.storage.filesystem import Filesystem
+from plog.storage.incomplete_mark import Lack
 from plog.storage.log_dir import BOOT_ID_FILE, LogDir
 from plog.storage.log_manager import LogManager
 from plog.storage.segment_verdict import ANY_OFFSET, Known
@@ -243,9 +246,8 @@ def test_directory_tells_whether_the_machine_was_restarted(
     assert (tmp_path / BOOT_ID_FILE).exists() is (boot is not None)
 
 
-def manager(path: Path, machine: Machine) -> LogManager:
+def manager(path: Path, machine: Machine, topic: TopicSettings = SETTINGS) -> LogManager:
     settings: BrokerSettings = broker_settings([path])
-    topic: TopicSettings = SETTINGS
     made = LogManager(
         settings, lambda _: topic, cluster_id="c", clock=ManualClock(NOW_MS), fs=machine
     )
@@ -288,6 +290,63 @@ def test_log_manager_cuts_a_hole_only_under_another_boot_id(
             assert log.log_end_offset == end
         assert (path / BOOT_ID_FILE).read_text() == f"{boot}\n"
         logs.shutdown()
+
+
+@pytest.mark.parametrize("is_killed", [True, False])
+@pytest.mark.parametrize("flushes", [True, False])
+@pytest.mark.parametrize("boot", [BOOT_A, BOOT_B, None])
+def test_log_may_lack_what_was_in_the_page_cache_of_a_machine_that_stopped(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    boot: str | None,
+    flushes: bool,
+    is_killed: bool,
+) -> None:
+    machine = Machine(BOOT_A)
+    path = tmp_path / "logs"
+    copy = killed(monkeypatch, path, machine, tmp_path / "copy")
+    path = copy if is_killed else path
+    settings = Settings(segment_bytes=3000, index_interval_bytes=500, flush_before_ack=flushes)
+    machine.boot = boot
+    for _ in range(2):  # it stays so until all has been copied
+        logs = manager(path, machine, settings)
+        log = logs.get(TP)
+        assert log is not None
+        is_lost = is_killed and not flushes and boot == BOOT_B
+        assert log.lack is (Lack.UNCLEAN_STOP if is_lost else None)
+        assert (log.directory / Lack.UNCLEAN_STOP.value).exists() is is_lost
+        if is_lost:
+            with pytest.raises(KafkaStorageError, match="may lack records"):
+                log.become_leader(1, sole_replica=False)
+        else:
+            log.become_leader(1, sole_replica=False)
+        logs.shutdown()
+    if is_lost:
+        logs = manager(path, machine, settings)
+        log = logs.get(TP)
+        assert log is not None
+        log.complete()
+        log.become_leader(2, sole_replica=False)
+        assert not (log.directory / Lack.UNCLEAN_STOP.value).exists()
+        logs.shutdown()
+
+
+def test_mark_that_a_full_disk_refuses_holds_as_long_as_the_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = Machine(BOOT_A)
+    path = killed(monkeypatch, tmp_path / "logs", machine, tmp_path / "copy")
+    machine.boot = BOOT_B
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(live_log_dir, "mark_incomplete", refuse)
+    logs = manager(path, machine, Settings(segment_bytes=3000, flush_before_ack=False))
+    log = logs.get(TP)
+    assert log is not None
+    assert log.lack is Lack.UNCLEAN_STOP
+    logs.shutdown()
 
 
 def test_partition_that_was_damaged_before_a_restart_stays_offline(

@@ -8,7 +8,7 @@ import pytest
 
 from plog.errors import KafkaStorageError
 from plog.storage.filesystem import Filesystem
-from plog.storage.incomplete_mark import INCOMPLETE_FILE
+from plog.storage.incomplete_mark import Lack
 from plog.storage.log import Log
 from plog.storage.log_manager import LogManager
 from plog.storage.log_moves import LogMoves
@@ -63,7 +63,7 @@ def test_mark_outlives_a_restart_and_goes_for_good(start: Start, is_killed: bool
     assert refuses_to_lead(log)
     log.become_follower(4)
     log.complete()
-    assert not (log.directory / INCOMPLETE_FILE).exists()
+    assert not (log.directory / Lack.LOST_LOG.value).exists()
     assert not refuses_to_lead(log)
     assert not refuses_to_lead(restarted())
 
@@ -82,6 +82,8 @@ def test_mark_moves_with_the_log(start: Start, dirs: list[Path]) -> None:
 
 def test_mark_says_what_it_means(start: Start) -> None:
     log = incomplete(start())
-    assert (log.directory / INCOMPLETE_FILE).read_text().startswith("This replica lost its log.")
+    assert (
+        (log.directory / Lack.LOST_LOG.value).read_text().startswith("This replica lost its log.")
+    )
     with pytest.raises(KafkaStorageError, match="has not copied all records of a leader since"):
         lead(log)

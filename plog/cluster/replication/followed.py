@@ -103,7 +103,7 @@ class Followed:
         replica = self._replica(log)
         high_watermark = decisions.high_watermark_after(replica, brought.high_watermark)
         self.partition.advance_high_watermark(high_watermark)
-        if log.is_incomplete and (self._found_end or self._has_all_committed(log, brought)):
+        if log.lack is not None and (self._found_end or self._has_all_committed(log, brought)):
             log.complete()
         start = min(brought.log_start_offset, high_watermark)
         if start > log.log_start_offset:
