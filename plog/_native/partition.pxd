@@ -135,12 +135,10 @@ cdef void partition_set_limits(
     Partition* partition, int64_t segment_bytes, int64_t segment_ms, int64_t segment_jitter_ms,
     int64_t index_interval_bytes) noexcept nogil
 # `leads` without `writable`: a leader that accepts no appends for a moment. `sole_replica`: every append is committed
-# at once.
+# at once. `enough_in_sync` counts as long as there are no followers.
 cdef void partition_set_leader(
     Partition* partition, int32_t leader_epoch, bint leads, bint writable, bint sole_replica,
     bint enough_in_sync) noexcept nogil
-# Change what of the role depends on min.insync.replicas.
-cdef void partition_set_in_sync(Partition* partition, bint sole_replica, bint enough_in_sync) noexcept nogil
 # The followers of a leader, which move its high watermark: see `followers_set`. Nothing happens if this broker does not
 # lead under the epoch. False: no memory.
 cdef bint partition_set_followers(

@@ -208,22 +208,12 @@ cdef void partition_set_leader(
         partition.epoch_start = partition.log_end_offset
     elif leader_epoch != partition.leader_epoch:
         partition.epoch_start = partition.log_end_offset
+    # A role may be given again, as it was at first: those who count may be others by now.
+    if partition.followers.count > 0:
+        enough_in_sync = followers_are_enough(&partition.followers)
     store(&partition.enough_in_sync, enough_in_sync)
     store(&partition.leader_epoch, leader_epoch)
     guards_revoke(partition.guards, ANY_PRODUCER)
-    if sole_replica:
-        store(&partition.high_watermark, partition.log_end_offset)
-    settle(partition)
-    pthread_mutex_unlock(&partition.lock)
-    pthread_mutex_unlock(&partition.write_lock)
-    partition_changed(partition)
-
-
-cdef void partition_set_in_sync(Partition* partition, bint sole_replica, bint enough_in_sync) noexcept nogil:
-    pthread_mutex_lock(&partition.write_lock)
-    partition.sole_replica = sole_replica
-    pthread_mutex_lock(&partition.lock)
-    store(&partition.enough_in_sync, enough_in_sync)
     if sole_replica:
         store(&partition.high_watermark, partition.log_end_offset)
     settle(partition)

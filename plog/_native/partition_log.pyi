@@ -143,9 +143,6 @@ class PartitionLog:
             enough_in_sync: the in-sync replicas are at least min.insync.replicas.
         """
 
-    def set_in_sync(self, *, sole_replica: bool, enough_in_sync: bool) -> None:
-        """Change what of the role depends on min.insync.replicas."""
-
     def epoch_start(self) -> tuple[int, int] | None:
         """Return the leader epoch and the offset where this broker began to lead under it.
 

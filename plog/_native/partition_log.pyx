@@ -31,7 +31,7 @@ from plog._native.partition cimport (
     partition_ack_status, partition_advance_high_watermark, partition_changed, partition_close,
     partition_copy_producer, partition_copy_producers, partition_go_offline, partition_load_producers, partition_new,
     partition_put_producer, partition_release, partition_remove_producer,
-    partition_replace_segments, partition_set_aborted, partition_set_in_sync, partition_set_leader, partition_set_limits,
+    partition_replace_segments, partition_set_aborted, partition_set_leader, partition_set_limits,
     partition_set_log_start_offset, partition_set_room, settle)
 from plog._native.producers cimport (
     Producer, ProducerTable, producer_entry, producers_assign, producers_free, producers_init,
@@ -268,11 +268,6 @@ cdef class PartitionLog:
         cdef bint is_leader = writable if leads is None else leads
         with nogil:
             partition_set_leader(p, leader_epoch, is_leader, writable, sole_replica, enough_in_sync)
-
-    def set_in_sync(self, *, bint sole_replica, bint enough_in_sync):
-        cdef Partition* p = self.partition
-        with nogil:
-            partition_set_in_sync(p, sole_replica, enough_in_sync)
 
     def epoch_start(self):
         cdef Partition* p = self.partition

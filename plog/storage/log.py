@@ -474,14 +474,6 @@ class Log:
             self._require_place()
             self._take(Role(leader_epoch, leads=False))
 
-    def set_in_sync(self, *, sole_replica: bool, enough_in_sync: bool) -> None:
-        """Update the in-sync state of a leader."""
-        with self._lock:
-            self._role = self._role._replace(
-                sole_replica=sole_replica, enough_in_sync=enough_in_sync
-            )
-            self.native.set_in_sync(sole_replica=sole_replica, enough_in_sync=enough_in_sync)
-
     def _take(self, role: Role) -> None:
         self._role = role
         self._has_led = self._has_led or role.leads

@@ -63,7 +63,7 @@ class Life:
     def set_in_sync(self, *, sole: bool, enough: bool) -> None:
         if not self.leads or self.closed:
             return
-        self.log.set_in_sync(sole_replica=sole, enough_in_sync=enough)
+        self.log.become_leader(self.epoch, sole_replica=sole, enough_in_sync=enough)
         self.sole, self.enough = sole, enough
         self._commit()
 

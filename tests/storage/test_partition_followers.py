@@ -21,7 +21,7 @@ from plog._native.partition_followers import (
     note_follower,
     set_followers,
 )
-from plog._native.partition_log import PartitionLog
+from plog._native.partition_log import ACK_SAFE, PartitionLog
 from plog.cluster.replication.isr import Follower, InSyncSet, Outcome
 
 from .partition_logs import Directory, make_batch
@@ -191,6 +191,33 @@ def test_followers_are_those_of_one_leader_epoch(log: PartitionLog, role: dict) 
     assert followers_of(log) == [], "a decision of an earlier epoch changes nothing"
     set_(log, 1, leader_epoch=EPOCH + 1)
     assert len(followers_of(log)) == bool(role["writable"]), "only a leader has followers"
+
+
+def test_role_that_is_given_again_leaves_to_the_followers_whether_they_are_enough(
+    log: PartitionLog,
+) -> None:
+    """A log stands still for a moment, or refuses appends, under the role it was given once."""
+    epoch = 9
+
+    def lead(*, enough: bool, leader_epoch: int = epoch, writable: bool = True) -> None:
+        log.set_leader(
+            leader_epoch, leads=True, writable=writable, sole_replica=False, enough_in_sync=enough
+        )
+
+    lead(enough=False)
+    set_(log, 1, least=2, leader_epoch=epoch)
+    done = log.append(make_batch(1, 100), NOW_MS)
+    note(log, 1, 11, leader_epoch=epoch)
+    for writable in (False, True):
+        lead(enough=False, writable=writable)
+        assert are_enough(log)
+        assert log.ack_status(done, must_be_durable=False) == ACK_SAFE
+    set_(log, others=(1,), least=2, leader_epoch=epoch)
+    for writable in (False, True):
+        lead(enough=True, writable=writable)
+        assert not are_enough(log), "acks=all is refused at once"
+    lead(enough=True, leader_epoch=epoch + 1)
+    assert are_enough(log), "it has no followers yet"
 
 
 STEPS = st.lists(
