@@ -151,6 +151,7 @@ class Partition:
         self._leadership = UNTOLD
         self._log: Log | None = None
         self._offline_reason: str | None = None
+        self._leaders_high_watermark = 0
 
     def __repr__(self) -> str:
         where = self._offline_reason or repr(self._leadership)
@@ -286,6 +287,7 @@ class Partition:
             log.become_follower(leadership.leader_epoch)
             self._log, self._offline_reason = log, None
             self._leadership = leadership
+            self._leaders_high_watermark = 0
         self._on_change(self.topic_partition)
 
     def take_in_sync(self, led: Led) -> None:
@@ -482,6 +484,18 @@ class Partition:
         if self._settings.flush_before_ack and log.high_watermark > log.durable_end:
             log.flush_soon()  # answers to followers say no more than is durable
         self._on_change(self.topic_partition)
+
+    def note_leader(self, high_watermark: int) -> None:
+        """Take note of the high watermark that the leader of now says."""
+        self._leaders_high_watermark = high_watermark
+
+    @property
+    def offset_lag(self) -> int:
+        """How far the log of a follower ends behind its leader's high watermark, as last heard."""
+        log = self.hosted_log
+        if log is None or self.is_leader:
+            return 0
+        return max(self._leaders_high_watermark - log.log_end_offset, 0)
 
     def advance_high_watermark(self, offset: int) -> None:
         """Take the leader's high watermark over. It never goes back. Raises as `log`."""

@@ -102,7 +102,7 @@ async def describe_log_dirs(
                     path,
                     _describe_dir,
                     path,
-                    [log for log in logs if log.log_dir == path],
+                    [(log, _offset_lag(ctx, log)) for log in logs if log.log_dir == path],
                     [log for log in logs if log.topic_partition in coming],
                 )
             )
@@ -117,15 +117,22 @@ def _unusable(path: Path, refusal: KafkaError) -> DescribeLogDirsResult:
     return DescribeLogDirsResult(error_code=refusal.code, log_dir=str(path), topics=[])
 
 
-def _describe_dir(path: Path, here: list[Log], coming: list[Log]) -> DescribeLogDirsResult:
+def _offset_lag(ctx: Context, log: Log) -> int:
+    partition = ctx.services.replicas.get(log.topic_partition)
+    return 0 if partition is None else partition.offset_lag
+
+
+def _describe_dir(
+    path: Path, here: list[tuple[Log, int]], coming: list[Log]
+) -> DescribeLogDirsResult:
+    """Describe a directory by its logs and their lags, and the logs that move to it."""
     topics: dict[str, list[DescribeLogDirsPartition]] = {}
-    for log in here:
+    for log, offset_lag in here:
         topics.setdefault(log.topic_partition.topic, []).append(
             DescribeLogDirsPartition(
                 partition_index=log.topic_partition.partition,
                 partition_size=log.size_bytes,
-                # How far the log is behind what is known to be committed.
-                offset_lag=max(log.high_watermark - log.log_end_offset, 0),
+                offset_lag=offset_lag,
                 is_future_key=False,
             )
         )

@@ -22,6 +22,7 @@ from plog.protocol.messages.cluster import (
 from plog.protocol.messages.fetch import FetchResponse
 from plog.types import TopicPartition
 from tests.handlers.conftest import ManyListeners
+from tests.handlers.running import Running
 from tests.handlers.wire import (
     WAIT_MS,
     Speaker,
@@ -35,6 +36,7 @@ from tests.handlers.wire import (
     speak,
     walk_all,
 )
+from tests.planes import Plane
 from tests.servers import BrokerProcess
 
 Asked = dict[str, list[int]] | None
@@ -106,6 +108,20 @@ def test_directories_and_their_partitions_are_described(
                 assert (part.offset_lag, part.is_future_key) == (0, False)
                 sizes[part.partition_index] = part.partition_size
     assert sizes == {0: 0, 1: 0, 2: len(batch)}
+
+
+def test_lag_of_a_follower_is_that_behind_its_leader(tmp_path: Path) -> None:
+    one = Running(tmp_path, plane=Plane.FAST)
+    topic, _ = create_topic(one.wire)
+    produce(one.wire, topic, make_batch())
+    partition = one.broker._replicas.leader(TopicPartition(topic, 0))
+    known = partition.leadership
+    partition.make_follower(known._replace(leader=1, leader_epoch=1), partition.log)
+    for high_watermark, lag in ((7, 6), (1, 0), (0, 0)):
+        partition.note_leader(high_watermark)
+        (found,) = describe(one.wire, {topic: [0]}).results
+        assert found.topics[0].partitions[0].offset_lag == lag
+    one.stop()
 
 
 def test_partitions_are_spread_over_the_directories(wire: Speaker) -> None:

@@ -70,6 +70,7 @@ class Followed:
         log = self.partition.log
         decision = decisions.decide(self._replica(log), asked, answer)
         if decision.do is Do.APPEND:
+            self.partition.note_leader(decision.high_watermark)
             if whole := batch.whole(records, asked.position)[0]:
                 log.append_as_follower(
                     records[:whole], leader_epoch=asked.leader_epoch, now_ms=now_ms

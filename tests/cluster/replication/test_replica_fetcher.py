@@ -122,6 +122,22 @@ def test_follower_gets_the_leaders_log(stage: Stage, most_bytes: int) -> None:
     assert_same_files(stage.led, stage.log, (".snapshot",))
 
 
+def test_lag_is_the_way_to_the_leaders_high_watermark(stage: Stage) -> None:
+    assert stage.partition.offset_lag == 0, "it has not heard from its leader"
+    stage.leader.most_bytes = 1
+    stage.fetcher.run_round()
+    lag = stage.led.high_watermark - stage.log.log_end_offset
+    assert stage.partition.offset_lag == lag > 0
+    stage.catch_up()
+    assert stage.partition.offset_lag == 0
+    put(stage.led, batch())
+    faults.inject([Fault("pwritev", errno=errno.ENOSPC)])
+    stage.fetcher.run_round()
+    assert stage.partition.offset_lag == stage.led.log_end_offset - stage.log.log_end_offset > 0
+    stage.follow()
+    assert stage.partition.offset_lag == 0, "it may have another leader"
+
+
 def test_position_is_what_is_durable(stage: Stage) -> None:
     stage.catch_up()
     put(stage.led, batch())
