@@ -424,6 +424,8 @@ def test_records_are_committed_by_the_followers_fetches(tmp_path: Path) -> None:
     one.until_waiting(2)
     assert one.play(1, ONE).high_watermark == 0
     assert one.broker.reactor_stats.waiting == 2
+    # Followers hear of no more than is durable.
+    eventually(lambda: one.partition.log.durable_end == 1, "the batch is flushed")
     assert one.play(1, TWO).high_watermark == 1
     (done,) = flat(decoded(ProduceResponse, 9, one.receive()))
     assert (done.error_code, done.base_offset) == (0, 0)
