@@ -215,6 +215,67 @@ def test_log_that_has_parted_is_cut_and_filled_again(tmp_path: Path, seed: int) 
     assert mine == theirs
 
 
+def test_missed_leader_epoch_is_no_missed_cut(tmp_path: Path) -> None:
+    """Another broker led meanwhile, and cut what this one has; the same leads again (KAFKA-7164)."""
+    stage = Stage(tmp_path)
+    stage.catch_up()
+    committed = stage.led.log_end_offset
+    for _ in range(3):
+        put(stage.led, batch(2))
+    stage.catch_up()
+    epoch = stage.led.native.leader_epoch
+    stage.led.become_follower(epoch + 1)
+    stage.led.truncate_to(committed)
+    stage.led.become_leader(epoch + 2, sole_replica=True)
+    for number in range(4):
+        put(stage.led, batch(3, producer_id=500 + number, epoch=0, sequence=0))
+    stage.follow()
+    stage.catch_up()
+    assert read_all(stage.log) == read_all(stage.led)
+
+
+@pytest.mark.parametrize("has_records", [False, True])
+def test_follower_ahead_of_its_leader_goes_on(stage: Stage, has_records: bool) -> None:
+    """The leader was elected uncleanly, with little or nothing (KAFKA-3410, KAFKA-7414)."""
+    stage.catch_up()
+    epoch = stage.led.native.leader_epoch
+    stage.led.become_follower(epoch)
+    stage.led.truncate_to(1 if has_records else 0)
+    kept = read_all(stage.led) if stage.led.log_end_offset else b""
+    stage.led.become_leader(epoch + 1, sole_replica=True)
+    stage.follow()
+    stage.catch_up()
+    assert stage.log.log_end_offset == stage.led.log_end_offset
+    put(stage.led, batch(2))
+    stage.catch_up()
+    assert read_all(stage.log) == read_all(stage.led)
+    assert read_all(stage.log).startswith(kept)
+
+
+def test_position_that_was_refused_for_a_moment_costs_no_records(stage: Stage) -> None:
+    """The leader has grown past it by the time that it is asked for its range (KAFKA-2143)."""
+    stage.catch_up()
+    before, end = read_all(stage.log), stage.log.log_end_offset
+    put(stage.led, batch(3))
+
+    def refuse(answer: PartitionData) -> PartitionData:
+        stage.leader.change = lambda answer: answer
+        return PartitionData(
+            partition_index=answer.partition_index,
+            error_code=ErrorCode.OFFSET_OUT_OF_RANGE,
+            high_watermark=-1,
+            records=b"",
+        )
+
+    stage.leader.change = refuse
+    stage.fetcher.run_round()
+    assert (stage.log.log_end_offset, read_all(stage.log)) == (end, before)
+    assert stage.fetcher.run_round() == BACKOFF_MS
+    stage.clock.advance(BACKOFF_MS)
+    stage.catch_up()
+    assert read_all(stage.log).startswith(before)
+
+
 def test_position_below_the_leaders_start_begins_again_there(stage: Stage) -> None:
     stage.catch_up()
     put(stage.led, batch(5))
