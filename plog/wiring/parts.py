@@ -36,6 +36,7 @@ from plog.cluster.replication.replica_fetcher import Limits
 from plog.cluster.replication.replica_fetchers import ReplicaFetchers
 from plog.cluster.store_calls import StoreCalls
 from plog.cluster.topic_admin import INTERNAL_TOPICS, TopicAdmin
+from plog.cluster.unclean_elections import UncleanElections
 from plog.handlers.context import Services
 from plog.protocol.messages.fetch import ReplicaState
 from plog.runtime.purgatory import Purgatory
@@ -132,6 +133,7 @@ def make_parts(
     )
     _follow_settings(base, replicas, fast_path)
     controller = _make_controller(base, replicas, metadata, addresses)
+    UncleanElections(base.settings, controller.on_unclean_enabled)
     ask_isrs = IsrQuestion(
         cluster.broker_id,
         fence=base.fence,

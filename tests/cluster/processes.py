@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 from plog.client.admin import Admin
-from plog.cluster.zookeeper_store import ZooKeeperStore
+from plog.cluster import znodes
+from plog.cluster.session_file import SESSION_FILE
+from plog.cluster.store import Store
+from plog.cluster.zookeeper_client import Session
+from plog.cluster.zookeeper_store import ZooKeeperStore, end_session
 from tests.servers import BrokerProcess
 from tests.waiting import until
 
 SESSION_MS = 6_000
+END_WITHIN_S = 30.0
 ONE_REPLICA = {
     "offsets.topic.replication.factor": 1,
     "transaction.state.log.replication.factor": 1,
@@ -96,6 +103,25 @@ class Brokers:
         """Return the cluster's nodes."""
         return ZooKeeperStore(self.connect)
 
+    def expire(self, broker_id: int) -> None:
+        """End a live broker's session, and wait until it has registered again."""
+        with closing(self.store()) as store:
+            before = _epoch(store, broker_id)
+            self._end_session(broker_id)
+            until(lambda: _epoch(store, broker_id) > before, "registered again")
+
+    def _end_session(self, broker_id: int) -> None:
+        kept = json.loads((self[broker_id].log_dirs[0] / SESSION_FILE).read_text())
+        session = Session(int(kept["session"], 16), bytes.fromhex(kept["password"]))
+        assert end_session(kept["connect"], session, within_s=END_WITHIN_S)
+
+    def lose(self, *broker_ids: int) -> None:
+        """Kill brokers at once. The controller hears of it without waiting for their sessions."""
+        for broker_id in broker_ids:
+            self[broker_id].kill()
+        for broker_id in broker_ids:
+            self._end_session(broker_id)
+
     def stop(self) -> None:
         """Stop all in order."""
         for one in reversed(self.brokers):
@@ -123,3 +149,9 @@ class Brokers:
 def ids_of(admin: Admin) -> set[int]:
     """Return the ids of the live brokers."""
     return {node.node_id for node in admin.nodes()}
+
+
+def _epoch(store: Store, broker_id: int) -> int:
+    """Return the epoch of a broker's registration; -1 for a broker without one."""
+    stat = store.exists(znodes.broker_path(broker_id))
+    return stat.czxid if stat else -1

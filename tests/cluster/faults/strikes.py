@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 
 from plog.cluster import znodes
-from plog.cluster.session_file import SESSION_FILE
-from plog.cluster.store import Store
-from plog.cluster.zookeeper_client import Session
-from plog.cluster.zookeeper_store import end_session
 from tests.waiting import until
 
 from .network import BrokersApart, Link
 from .scene import Scene
 
 Strike = Callable[[Scene], None]
-
-END_WITHIN_S = 30.0
 
 
 def last(scene: Scene, most_sessions: float = 2.0) -> None:
@@ -59,21 +52,7 @@ def until_gone(scene: Scene) -> None:
 
 def expire(scene: Scene) -> None:
     """The session ends, and the broker goes on."""
-    with closing(scene.brokers.store()) as store:
-        before = _epoch(store, scene.victim)
-        session = scene.brokers[scene.victim].log_dirs[0] / SESSION_FILE
-        kept = json.loads(session.read_text())
-        assert end_session(
-            kept["connect"],
-            Session(int(kept["session"], 16), bytes.fromhex(kept["password"])),
-            within_s=END_WITHIN_S,
-        )
-        until(lambda: _epoch(store, scene.victim) > before, "registered again")
-
-
-def _epoch(store: Store, broker_id: int) -> int:
-    stat = store.exists(znodes.broker_path(broker_id))
-    return stat.czxid if stat else -1
+    scene.brokers.expire(scene.victim)
 
 
 # -- ZooKeeper ---------------------------------------------------------------------------------

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from plog.client.admin import Admin
-from plog.client.consumer import Consumer
 from plog.client.producer import Producer
 from plog.client.reassignments import ReassignmentAdmin
 from plog.types import TopicPartition
@@ -16,7 +14,7 @@ from tests.cluster.processes import Brokers
 from tests.compat.live_kafka import ZooKeeper
 from tests.waiting import until
 
-SEGMENTS = ("*.log",)
+from .live import create, leader_of, produce, read, until_equal, until_in_sync
 
 
 @pytest.fixture
@@ -33,66 +31,18 @@ def brokers(tmp_path: Path, zookeeper: ZooKeeper) -> Iterator[Brokers]:
         yield running
 
 
-def create(brokers: Brokers, topic: str, partitions: int = 1, **configs: str) -> None:
-    named = {key.replace("_", "."): value for key, value in configs.items()}
-    with Admin(brokers.bootstrap) as admin:
-        admin.create_topic(topic, partitions=partitions, replication_factor=3, configs=named)
-    until_in_sync(brokers, topic, [0, 1, 2])
-
-
-def until_in_sync(brokers: Brokers, topic: str, members: Sequence[int]) -> None:
-    """Wait until every partition is led, and these are in sync, as each running broker says."""
-
-    def is_so(admin: Admin) -> bool:
-        parts = admin.topics()[topic].partitions.values() if topic in admin.topics() else []
-        return bool(parts) and all(
-            part.leader_id >= 0 and sorted(part.isr) == sorted(members) for part in parts
-        )
-
-    brokers.all_until(is_so)
-
-
-def leader_of(brokers: Brokers, topic: str) -> int:
-    with Admin(brokers.bootstrap) as admin:
-        return admin.topic(topic).partitions[0].leader_id
-
-
-def produce(brokers: Brokers, topic: str, values: range) -> None:
-    with Producer(brokers.bootstrap) as producer:
-        for number in values:
-            producer.send(topic, str(number).encode(), partition=0)
-
-
-def read(brokers: Brokers, topic: str, count: int) -> list[int]:
-    found: list[int] = []
-    with Consumer(brokers.bootstrap, auto_offset_reset="earliest") as consumer:
-        consumer.assign([TopicPartition(topic, 0)])
-        while len(found) < count:
-            found += [int(record.value or b"") for record in consumer.poll(10_000)]
-    return found
-
-
-def logs_of(brokers: Brokers, topic: str) -> list[bytes]:
-    """Return each replica's records, as they are in its files."""
-    found = []
-    for broker in brokers.brokers:
-        files = sorted(Path(broker.log_dirs[0], f"{topic}-0").glob("*.log"))
-        found.append(b"".join(file.read_bytes() for file in files))
-    return found
-
-
 def test_every_replica_has_the_leaders_bytes(brokers: Brokers) -> None:
     create(brokers, "t", segment_bytes="20000")
     produce(brokers, "t", range(2_000))
     assert read(brokers, "t", 2_000) == list(range(2_000))
-    until(lambda: len(set(logs_of(brokers, "t"))) == 1, "all replicas have the same bytes")
+    until_equal(brokers, "t")
 
 
 def test_next_leader_has_what_was_acknowledged(brokers: Brokers) -> None:
     create(brokers, "t")
     produce(brokers, "t", range(500))
     first = leader_of(brokers, "t")
-    brokers[first].kill()
+    brokers.lose(first)
     others = sorted({0, 1, 2} - {first})
     until_in_sync(brokers, "t", others)
     produce(brokers, "t", range(500, 1_000))
@@ -100,12 +50,12 @@ def test_next_leader_has_what_was_acknowledged(brokers: Brokers) -> None:
     brokers[first].start()
     until_in_sync(brokers, "t", [0, 1, 2])
     second = leader_of(brokers, "t")
-    brokers[second].kill()
+    brokers.lose(second)
     until_in_sync(brokers, "t", sorted({0, 1, 2} - {second}))
     assert read(brokers, "t", 1_000) == list(range(1_000))
     brokers[second].start()
     until_in_sync(brokers, "t", [0, 1, 2])
-    until(lambda: len(set(logs_of(brokers, "t"))) == 1, "all replicas have the same bytes")
+    until_equal(brokers, "t")
 
 
 def test_deleted_records_are_gone_on_every_replica(brokers: Brokers) -> None:

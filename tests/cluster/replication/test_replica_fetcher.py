@@ -216,7 +216,7 @@ def test_log_that_has_parted_is_cut_and_filled_again(tmp_path: Path, seed: int) 
 
 
 def test_missed_leader_epoch_is_no_missed_cut(tmp_path: Path) -> None:
-    """Another broker led meanwhile, and cut what this one has; the same leads again (KAFKA-7164)."""
+    """Another broker led meanwhile, then the same one again, with less (KAFKA-7164)."""
     stage = Stage(tmp_path)
     stage.catch_up()
     committed = stage.led.log_end_offset
