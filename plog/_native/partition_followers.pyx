@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from libc.stdint cimport int32_t, int64_t
 from libc.stdlib cimport calloc, free
+from libc.string cimport memcpy
 
 from plog._native.followers cimport Follower
 from plog._native.locks cimport load, pthread_mutex_lock, pthread_mutex_unlock
@@ -78,17 +79,28 @@ def are_enough(PartitionLog log not None):
 
 def followers_of(PartitionLog log not None):
     cdef Partition* partition = log.partition
+    cdef Follower* copied
     cdef const Follower* follower
-    cdef int64_t number
+    cdef int64_t count, number
+    # Without the lock of the partition while Python makes objects: the interpreter may go to another thread then, which
+    # would wait for that lock, and never give the interpreter back.
+    with nogil:
+        pthread_mutex_lock(&partition.lock)
+        count = partition.followers.count
+        copied = <Follower*>calloc(count + 1, sizeof(Follower))
+        if copied != NULL and count > 0:
+            memcpy(copied, partition.followers.items, count * sizeof(Follower))
+        pthread_mutex_unlock(&partition.lock)
+    if copied == NULL:
+        raise MemoryError
     found = []
-    pthread_mutex_lock(&partition.lock)
     try:
-        for number in range(partition.followers.count):
-            follower = &partition.followers.items[number]
+        for number in range(count):
+            follower = &copied[number]
             found.append(FollowerState(
                 follower.broker_id, follower.is_counted, follower.broker_epoch, follower.position,
                 follower.log_start_offset, follower.end_before, follower.fetched_ms, follower.caught_up_ms,
                 follower.confirmed_ms))
     finally:
-        pthread_mutex_unlock(&partition.lock)
+        free(copied)
     return found

@@ -292,10 +292,12 @@ cdef class PartitionLog:
         return <int>status
 
     def set_gaps_legal_below(self, offset):
+        cdef Partition* p = self.partition
         cdef int64_t below = min(offset, (1 << 63) - 1)
-        pthread_mutex_lock(&self.partition.lock)
-        self.partition.gaps_legal_below = below
-        pthread_mutex_unlock(&self.partition.lock)
+        with nogil:
+            pthread_mutex_lock(&p.lock)
+            p.gaps_legal_below = below
+            pthread_mutex_unlock(&p.lock)
 
     def set_log_start_offset(self, int64_t offset):
         cdef bint fits

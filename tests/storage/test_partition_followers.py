@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import threading
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from plog._native import partition_followers
 from plog._native.change_bell import ChangeBell
 from plog._native.partition_followers import (
     MAY_JOIN,
@@ -30,6 +32,8 @@ NOW_MS = 1_700_000_000_000
 EPOCH = 4
 BROKER_EPOCH = 70
 LAG_TIME_MS = 100
+WAIT_S = 5
+"""Until another thread is taken for one that cannot go on."""
 
 
 @pytest.fixture
@@ -116,6 +120,25 @@ def test_start_of_a_followers_log_is_known_and_its_change_is_reported(log: Parti
     set_(log, 1, 2)
     assert [one.log_start_offset for one in followers_of(log)] == [3, -1]
     bell.close()
+
+
+def test_other_threads_use_a_partition_while_its_followers_are_listed(
+    log: PartitionLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that waited for its lock, and kept the interpreter's, would end all progress."""
+    set_(log, 1, 2)
+    known = followers_of(log)
+    states: list[object] = []
+
+    def make(*fields: object) -> FollowerState:
+        other = threading.Thread(target=lambda: states.append(log.state()))
+        other.start()
+        other.join(WAIT_S)
+        return FollowerState(*fields)
+
+    monkeypatch.setattr(partition_followers, "FollowerState", make)
+    listed = followers_of(log)
+    assert (listed, len(states)) == (known, 2)
 
 
 def test_unknown_follower_is_refused(log: PartitionLog) -> None:
