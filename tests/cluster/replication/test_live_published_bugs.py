@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -12,9 +13,18 @@ import pytest
 from plog.client.admin import SET, TOPIC, Admin
 from plog.client.offsets import LATEST
 from plog.client.producer import Producer
+from plog.client.transaction_admin import TransactionAdmin
+from plog.protocol.messages.cluster import (
+    AlterReplicaLogDir,
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirTopic,
+)
+from plog.runtime.clock import SystemClock
 from plog.types import TopicPartition
 from tests.cluster.processes import Brokers
 from tests.compat.live_kafka import ZooKeeper
+from tests.handlers.wire import Speaker
+from tests.servers import BrokerProcess
 from tests.waiting import until
 
 from .live import (
@@ -24,24 +34,50 @@ from .live import (
     leader_of,
     produce,
     read,
+    running,
     until_equal,
     until_in_sync,
     until_led_by,
 )
 
 
+class TwoDisks(Brokers):
+    """Brokers with two log directories each."""
+
+    def _process(self, place: Path, overrides: dict[str, object]) -> BrokerProcess:
+        return BrokerProcess(place, overrides=overrides, log_dirs=2)
+
+
+def move(brokers: Brokers, broker_id: int, topic: str) -> None:
+    """Move a replica to the broker's other log directory, and wait until it is there."""
+    now = directory_of(brokers, broker_id, topic).parent
+    (other,) = [one for one in brokers[broker_id].log_dirs if one != now]
+    asked = AlterReplicaLogDirTopic(name=topic, partitions=[0])
+    request = AlterReplicaLogDirsRequest(dirs=[AlterReplicaLogDir(path=str(other), topics=[asked])])
+    with closing(Speaker("127.0.0.1", brokers[broker_id].port)) as wire:
+        (part,) = wire.ask(request, 2).results[0].partitions
+    assert part.error_code == 0
+    until(lambda: (other / f"{topic}-0").exists() and not (now / f"{topic}-0").exists(), "moved")
+
+
+def epochs_of(brokers: Brokers, broker_id: int, topic: str) -> str:
+    """Return the leader epochs of a replica, as they are in its file."""
+    return (directory_of(brokers, broker_id, topic) / "leader-epoch-checkpoint").read_text()
+
+
 @pytest.fixture
 def brokers(tmp_path: Path, zookeeper: ZooKeeper) -> Iterator[Brokers]:
-    running = Brokers(
+    started = Brokers(
         tmp_path,
         zookeeper.bootstrap,
         replica_lag_time_max_ms=4_000,
         offsets_topic_replication_factor=3,
         transaction_state_log_replication_factor=3,
+        transaction_state_log_num_partitions=3,
         auto_leader_rebalance_enable=False,
     )
-    with running:
-        yield running
+    with started:
+        yield started
 
 
 def test_kip_279_three_unclean_elections_leave_equal_logs(brokers: Brokers) -> None:
@@ -200,3 +236,61 @@ def test_kafka_20554_rolling_restart_loses_no_record_of_acks_1(brokers: Brokers)
         end = admin.offsets({at: LATEST}).offsets[at].offset
     lost = {*acked} - {*read(brokers, "t", end)}
     assert not lost, f"{len(lost)} of {len(acked)}"
+
+
+def test_kafka_20716_marker_that_an_unclean_election_lost_is_found(brokers: Brokers) -> None:
+    """Readers of committed records wait there. `find-hanging` names it, and it can be aborted."""
+    one, other = 0, 1
+    at = TopicPartition("t", 0)
+    create(brokers, "t", replicas=(one, other), unclean_leader_election_enable="true")
+    with Producer(brokers.bootstrap, transactional_id="x") as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send("t", b"1", partition=0)
+        producer.flush()
+        until_equal(brokers, "t", (one, other))
+        brokers.lose(other)
+        producer.commit_transaction()
+    with TransactionAdmin(running(brokers)) as admin:
+        until(lambda: admin.describe("x").state == "CompleteCommit", "the marker is written")
+    brokers.lose(one)
+    brokers[other].start()
+    until_led_by(brokers, "t", other)
+    with TransactionAdmin(running(brokers)) as admin:
+        (found,), faults = admin.hanging([at], longer_than_ms=0, now_ms=SystemClock().now_ms())
+        assert (found.transaction.partition, found.transactional_id, faults) == (at, "x", {})
+        left = found.transaction.producer
+        admin.abort(
+            at,
+            producer_id=left.producer_id,
+            producer_epoch=left.producer_epoch,
+            coordinator_epoch=left.coordinator_epoch,
+        )
+        assert admin.hanging([at], longer_than_ms=0, now_ms=SystemClock().now_ms()) == ([], {})
+    brokers[one].start()
+    until_in_sync(brokers, "t", [one, other])
+    until_equal(brokers, "t", (one, other))
+
+
+def test_kafka_15608_idle_partition_keeps_its_epochs_on_another_disk(
+    tmp_path: Path, zookeeper: ZooKeeper
+) -> None:
+    """Its leader of now has written nothing. Followers ask for the end of an epoch all the same."""
+    with TwoDisks(tmp_path, zookeeper.bootstrap, replica_lag_time_max_ms=4_000) as brokers:
+        create(brokers, "t")
+        produce(brokers, "t", range(100))
+        first = leader_of(brokers, "t")
+        brokers.lose(first)
+        until_in_sync(brokers, "t", sorted({*EVERY} - {first}))
+        for broker_id in sorted({*EVERY} - {first}):
+            move(brokers, broker_id, "t")
+        brokers.start()
+        until_in_sync(brokers, "t", EVERY)
+        move(brokers, first, "t")
+        brokers.lose(leader_of(brokers, "t"))
+        brokers.start()
+        until_in_sync(brokers, "t", EVERY)
+        assert len({epochs_of(brokers, one, "t") for one in EVERY}) == 1
+        produce(brokers, "t", range(100, 200))
+        until_equal(brokers, "t")
+        assert read(brokers, "t", 200) == list(range(200))
