@@ -231,6 +231,7 @@ def test_kafka_20554_rolling_restart_loses_no_record_of_acks_1(brokers: Brokers)
     finally:
         ends.set()
         writer.join()
+    produce(brokers, "t", range(-1, 0))  # and so all before it are committed
     with Admin(brokers.bootstrap) as admin:
         at = TopicPartition("t", 0)
         end = admin.offsets({at: LATEST}).offsets[at].offset
