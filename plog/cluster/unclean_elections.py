@@ -1,7 +1,7 @@
 """Notices that unclean elections become allowed: the controller looks at its partitions again.
 
-Owns which topics allow them as far as this broker has heard. Elects nobody: each broker reports to
-its own controller, and only the active one acts.
+Owns which topics allow them as far as this broker has heard. It elects no leader: each
+broker reports to its own controller, and only the active one acts.
 """
 
 from __future__ import annotations

@@ -31,10 +31,20 @@ class Brokers:
 
     Args:
         servers: what `zookeeper.connect` says, without a path: each cluster has one of its own.
+        log_dirs: how many each broker has.
         settings: beside these, and `ONE_REPLICA`.
     """
 
-    def __init__(self, directory: Path, servers: str, count: int = 3, **settings: object) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        servers: str,
+        count: int = 3,
+        *,
+        log_dirs: int = 1,
+        **settings: object,
+    ) -> None:
+        self._log_dirs = log_dirs
         self.connect = f"{servers}/{uuid.uuid4()}"
         self.brokers: list[BrokerProcess] = []
         given = {key.replace("_", "."): value for key, value in settings.items()}
@@ -51,7 +61,7 @@ class Brokers:
             self.brokers.append(self._process(place, overrides))
 
     def _process(self, place: Path, overrides: dict[str, object]) -> BrokerProcess:
-        return BrokerProcess(place, overrides=overrides)
+        return BrokerProcess(place, overrides=overrides, log_dirs=self._log_dirs)
 
     def __getitem__(self, broker_id: int) -> BrokerProcess:
         return self.brokers[broker_id]

@@ -680,7 +680,7 @@ STOPPED = [
 
 
 @pytest.mark.parametrize(("epoch", "delete", "code", "left"), STOPPED)
-def test_stopped_replica_goes_or_stays_as_told(broker, epoch, delete, code, left) -> None:
+def test_stopped_replica_goes_or_stays_as_ordered(broker, epoch, delete, code, left) -> None:
     broker.lead(epoch=5)
     partition = broker.replicas.get(A0)
     assert broker.stop(epoch=epoch, delete=delete) == code

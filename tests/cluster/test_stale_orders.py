@@ -60,7 +60,7 @@ def damage(broker: Broker) -> None:
 
 ENDS: dict[str, Callable[[Broker], object]] = {
     "another leads": lambda broker: broker.lead(leader=PEER, epoch=6, isr=BOTH),
-    "nobody leads": lambda broker: broker.lead(leader=-1, epoch=6),
+    "no leader": lambda broker: broker.lead(leader=-1, epoch=6),
     "stopped": lambda broker: broker.stop(delete=False, epoch=6),
     "stopped in the same epoch": lambda broker: broker.stop(delete=False, epoch=5),
     "deleted": lambda broker: broker.stop(epoch=-2),

@@ -43,7 +43,7 @@ def until_in_sync(brokers: Brokers, topic: str, members: Sequence[int]) -> None:
 
 
 def until_led_by(brokers: Brokers, topic: str, leader: int) -> None:
-    """Wait until a broker leads partition 0, or nobody does (-1), as each running broker says."""
+    """Wait until each running broker names this leader of partition 0; -1 is none."""
     brokers.all_until(
         lambda admin: (
             topic in admin.topics() and admin.topic(topic).partitions[0].leader_id == leader

@@ -141,7 +141,7 @@ BUGS: Final = (
     # -- the in-sync set -----------------------------------------------------------------------
     Bug(
         ("KAFKA-7128",),
-        "A follower joined while the new leader did not know yet what was committed.",
+        "A follower joined while the new leader did not know the committed records yet.",
         (
             f"{MODEL}[knows_epoch_start-1-3]",
             f"{POSITIONS}::test_follower_may_not_join_below_the_start_of_the_leader_epoch",
@@ -254,7 +254,7 @@ BUGS: Final = (
         (
             f"{PLANTED}[earlier_lives_are_not_fenced]",
             f"{PLANTED}[orders_that_were_sent_again_are_obeyed]",
-            f"{MANAGER}::test_stopped_replica_goes_or_stays_as_told",
+            f"{MANAGER}::test_stopped_replica_goes_or_stays_as_ordered",
             f"{STALE}::test_stale_stop_takes_nothing_from_a_coordinator",
         ),
     ),
@@ -288,7 +288,7 @@ BUGS: Final = (
         "A move that was given up left its log behind: the stop had a leader epoch that was known.",
         (
             f"{CONTROLLER}[reassignments]",
-            f"{MANAGER}::test_stopped_replica_goes_or_stays_as_told",
+            f"{MANAGER}::test_stopped_replica_goes_or_stays_as_ordered",
             f"{STALE}::test_coordinator_hears_of_every_way_to_lose_a_partition",
         ),
     ),

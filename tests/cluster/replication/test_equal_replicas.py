@@ -110,7 +110,7 @@ KINDS: dict[str, tuple[Write, Callable[[BatchHeader], bool]]] = {
     "transactional": (write_transactions, lambda one: one.is_control),
     COMPACTED: (write, lambda one: one.last_offset >= one.base_offset + one.records_count),
 }
-"""Topics: what writes each, and what is so of some of its batches."""
+"""Topics: the function that writes each, and one that holds for some of its batches."""
 
 
 def headers_of(brokers: Brokers, topic: str) -> list[BatchHeader]:
@@ -141,7 +141,7 @@ def write_and_compact(brokers: Brokers) -> None:
 def dumped(tools: Tools, brokers: Brokers, broker_id: int) -> dict[str, str]:
     """Return what Kafka's tool prints of each segment on a broker, by topic and name.
 
-    Compaction removes segments from one replica alone. What is left of that topic is one text.
+    Compaction removes segments from one replica alone. The rest of that topic is one text.
     """
     files = [
         file for topic in KINDS for file in directory_of(brokers, broker_id, topic).glob("*.log")

@@ -24,7 +24,6 @@ from plog.types import TopicPartition
 from tests.cluster.processes import Brokers
 from tests.compat.live_kafka import ZooKeeper
 from tests.handlers.wire import Speaker
-from tests.servers import BrokerProcess
 from tests.waiting import until
 
 from .live import (
@@ -39,13 +38,6 @@ from .live import (
     until_in_sync,
     until_led_by,
 )
-
-
-class TwoDisks(Brokers):
-    """Brokers with two log directories each."""
-
-    def _process(self, place: Path, overrides: dict[str, object]) -> BrokerProcess:
-        return BrokerProcess(place, overrides=overrides, log_dirs=2)
 
 
 def move(brokers: Brokers, broker_id: int, topic: str) -> None:
@@ -277,7 +269,8 @@ def test_kafka_15608_idle_partition_keeps_its_epochs_on_another_disk(
     tmp_path: Path, zookeeper: ZooKeeper
 ) -> None:
     """Its leader of now has written nothing. Followers ask for the end of an epoch all the same."""
-    with TwoDisks(tmp_path, zookeeper.bootstrap, replica_lag_time_max_ms=4_000) as brokers:
+    settings = {"replica_lag_time_max_ms": 4_000}
+    with Brokers(tmp_path, zookeeper.bootstrap, log_dirs=2, **settings) as brokers:
         create(brokers, "t")
         produce(brokers, "t", range(100))
         first = leader_of(brokers, "t")
