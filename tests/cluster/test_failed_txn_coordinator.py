@@ -33,6 +33,9 @@ SETTINGS = {
     "group_initial_rebalance_delay_ms": 0,
     "offsets_topic_num_partitions": 3,
     "transaction_state_log_num_partitions": 3,
+    # No other broker takes the place of a coordinator that is away.
+    "offsets_topic_replication_factor": 1,
+    "transaction_state_log_replication_factor": 1,
     # No transaction times out unless a test wants it.
     "transaction_abort_timed_out_transaction_cleanup_interval_ms": 3_600_000,
 }
