@@ -26,6 +26,9 @@ SETTINGS = {
     "group_initial_rebalance_delay_ms": 0,
     "offsets_topic_num_partitions": 3,
     "transaction_state_log_num_partitions": 3,
+    # The coordinator needs none of the others.
+    "offsets_topic_replication_factor": 1,
+    "transaction_state_log_replication_factor": 1,
 }
 
 
