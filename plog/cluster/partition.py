@@ -36,7 +36,7 @@ from plog.errors import (
 from plog.settings.definitions import TopicSettings
 from plog.storage.log import Log
 from plog.storage.producer_state import Marker
-from plog.types import NO_EPOCH, TopicPartition, counted
+from plog.types import NO_EPOCH, NO_OFFSET, TopicPartition, counted
 
 ACKS_ALL = -1
 
@@ -175,8 +175,10 @@ class Partition:
 
         A broker that was stopped past its session goes on as a leader until it hears otherwise.
         """
-        led = self._led
-        return self.is_leader and (led is None or led.is_fresh)
+        leadership, led = self._leadership, self._led
+        if leadership.leader != self._broker_id:
+            return False
+        return self._is_sole(leadership) or (led is not None and led.is_fresh)
 
     @property
     def offline_reason(self) -> str | None:
@@ -508,7 +510,10 @@ class Partition:
         A follower that has not fetched in this leader epoch counts as -1. Raises as `log`.
         """
         native = self.log.native
-        starts = [one.log_start_offset for one in followers_of(native) if is_alive(one.broker_id)]
+        # Of those in the order: the struct has none for a moment while the role changes.
+        others = [one for one in self._leadership.replicas if one != self._broker_id]
+        known = {one.broker_id: one.log_start_offset for one in followers_of(native)}
+        starts = [known.get(one, NO_OFFSET) for one in others if is_alive(one)]
         return min([native.log_start_offset, *starts])
 
     @property

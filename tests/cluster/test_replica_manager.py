@@ -444,6 +444,23 @@ def test_replica_on_a_lost_disk_waits_for_it_whatever_is_allowed(broker: Broker)
     assert broker.logs.logs == {}
 
 
+def test_leader_is_fresh_no_more_while_it_is_deposed(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker.lead()
+    assert broker.replicas.is_fresh(A0)
+    seen: list[bool] = []
+
+    def become_follower(leader_epoch: int) -> None:
+        seen.append(broker.replicas.is_fresh(A0))
+
+    monkeypatch.setattr(broker.logs.logs[A0], "become_follower", become_follower)
+    broker.lead(leader=PEER, epoch=1, isr=(PEER,), new=False)
+    assert seen == [False]
+    assert not broker.replicas.is_fresh(A0)
+    assert not broker.replicas.is_fresh(A1), "there is no such replica"
+
+
 def stopped_uncleanly(broker: Broker) -> FakeLog:
     """Give it a replica whose machine has stopped, with acknowledged records in its page cache."""
     log = broker.logs.create(A0, ID, None)

@@ -15,7 +15,7 @@ from plog._native.partition_followers import count_follower, followers_of, set_f
 from plog._native.partition_log import PartitionLog
 from plog.cluster.leadership import Leadership
 from plog.cluster.replication.alter_partition import Settled
-from plog.cluster.replication.isr import Follower, InSyncSet, Outcome, Proposal, is_fresh
+from plog.cluster.replication.isr import NEVER, Follower, InSyncSet, Outcome, Proposal, is_fresh
 from plog.runtime.clock import Clock
 
 
@@ -75,8 +75,12 @@ class LedReplicas:
     @property
     def is_fresh(self) -> bool:
         """Whether all that count have followed this leader lately, so that no other one leads."""
-        confirmed_ms = [one.confirmed_ms for one in followers_of(self._native) if one.is_counted]
-        return is_fresh(confirmed_ms, self._clock.since_boot_ms(), self._fresh_within_ms)
+        with self._lock:
+            others = self._machine.maximal - {self._machine.broker_id}
+            # The struct has none for a moment while the role changes.
+            known = {one.broker_id: one.confirmed_ms for one in followers_of(self._native)}
+            confirmed_ms = [known.get(one, NEVER) for one in others]
+            return is_fresh(confirmed_ms, self._clock.since_boot_ms(), self._fresh_within_ms)
 
     def set_least_in_sync(self, least_in_sync: int) -> None:
         """Obey another min.insync.replicas from now on."""

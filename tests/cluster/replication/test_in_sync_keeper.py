@@ -298,7 +298,9 @@ def test_leader_is_fresh_only_by_fetches_in_its_epoch(tmp_path: Path) -> None:
     stage = Stage(tmp_path / "t-0", (0, 1))
     for _ in range(2):
         stage.fetch(1)
+    assert stage.replicas.is_fresh
     stage.log.set_leader(EPOCH + 1, writable=True, sole_replica=False)
+    assert not stage.replicas.is_fresh, "the struct has no followers for a moment"
     assert not stage.lead((0, 1), leader_epoch=EPOCH + 1).is_fresh
 
 
