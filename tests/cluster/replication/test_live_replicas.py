@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from plog.client.admin import Admin
 from plog.client.producer import Producer
 from plog.client.reassignments import ReassignmentAdmin
 from plog.types import TopicPartition

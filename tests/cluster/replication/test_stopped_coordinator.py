@@ -31,7 +31,12 @@ WAIT_S = 60
 
 @pytest.fixture
 def brokers(tmp_path: Path, zookeeper: ZooKeeper) -> Iterator[Brokers]:
-    running = Brokers(tmp_path, zookeeper.bootstrap, offsets_topic_num_partitions=1)
+    running = Brokers(
+        tmp_path,
+        zookeeper.bootstrap,
+        offsets_topic_num_partitions=1,
+        offsets_topic_replication_factor=3,
+    )
     with running:
         yield running
 
