@@ -104,6 +104,7 @@ class _Deletion:
             await self._at_disk(log.log_dir, log.delete_records_before, self._offset)
             touched.add(log.log_dir)
             self.result.low_watermark = partition.low_watermark(self._is_alive)
+            self._note(self.result.low_watermark)
         except KafkaError as refusal:
             self._end(refusal.code, NO_LOW_WATERMARK)
 
@@ -116,8 +117,7 @@ class _Deletion:
         except KafkaError as refusal:
             self._end(refusal.code, NO_LOW_WATERMARK)
             return True
-        if low_watermark >= self._offset:
-            self._end(ErrorCode.NONE, low_watermark)
+        self._note(low_watermark)
         return self._is_done
 
     def listen(self, listening: ExitStack) -> None:
@@ -125,6 +125,10 @@ class _Deletion:
         partition = self._services.replicas.get(self.at)
         if partition is not None and (log := partition.hosted_log) is not None:
             listening.enter_context(self._services.bells.listening(self.at, log.native))
+
+    def _note(self, low_watermark: int) -> None:
+        if low_watermark >= self._offset:
+            self._end(ErrorCode.NONE, low_watermark)
 
     def _is_alive(self, broker_id: int) -> bool:
         return broker_id in self._services.metadata.snapshot.brokers
