@@ -233,8 +233,8 @@ def logs_lose_their_end(process: Process) -> None:
     manager = manager_of(process)
     log_of = manager._log_of
 
-    def truncated(partition: Partition, **options: Any) -> Log:
-        log = log_of(partition, **options)
+    def truncated(partition: Partition, *order: Any, **options: Any) -> Log:
+        log = log_of(partition, *order, **options)
         log.truncate_to(max(0, log.native.log_end_offset - 1))
         return log
 
