@@ -288,7 +288,7 @@ def test_topic_that_is_deleted_while_a_log_is_read_takes_its_offsets(
     partition = SimpleNamespace(
         topic_partition=OFFSETS,
         leadership=SimpleNamespace(leader_epoch=1),
-        hosted_log=SimpleNamespace(size_bytes=0),
+        hosted_log=SimpleNamespace(size_bytes=0, high_watermark=0),
     )
 
     async def run() -> None:

@@ -127,7 +127,7 @@ class Led:
     def follower(self, broker_id: int = ONE) -> FollowerState:
         """Return what both brokers know of a follower, without its times."""
         found = [
-            follower._replace(fetched_ms=0, caught_up_ms=0)
+            follower._replace(fetched_ms=0, caught_up_ms=0, confirmed_ms=0)
             for partition in self.partitions
             for follower in followers_of(partition.log.native)
             if follower.broker_id == broker_id
