@@ -57,7 +57,11 @@ class Ensemble:
             (place / "myid").write_text(f"{number}\n")
             text = SETTINGS.format(directory=place, host=host, port=port) + peers
             (place / "zoo.cfg").write_text(text)
-        self.start(*self.ports)
+        try:
+            self.start(*self.ports)
+        except BaseException:
+            self.close()
+            raise
 
     @property
     def bootstrap(self) -> str:

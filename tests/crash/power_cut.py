@@ -9,7 +9,7 @@ boot id.
 SIGUSR1 makes its next fdatasync below the path in the environment variable
 FAIL_SYNC_BELOW fail. `forget_unsynced` says of a file what Linux makes of that: its
 pages count as clean, and a later sync has nothing to write for them, but for those that
-have been written again.
+have been written again. SIGUSR2 makes it write the stacks of its threads to stderr.
 
 The journal, a line for each event, in the order of the events:
 
@@ -29,6 +29,7 @@ comes back, and a replaced file that does.
 from __future__ import annotations
 
 import errno
+import faulthandler
 import os
 import random
 import shutil
@@ -271,6 +272,7 @@ if __name__ == "__main__":
     from tests.planes import take_plane
 
     take_plane()
+    faulthandler.register(signal.SIGUSR2)
     fail_sync_when_told()
     faults.record_durability(sys.argv[1])
     record_names(Path(sys.argv[1]))

@@ -5,7 +5,8 @@
     ZooKeeper, tests - 10.0.3.0/24 --- brokers
 
 The three networks are bridges in one namespace, where the tests and the clients are. A link is cut
-at the bridge's side, as when a cable is pulled: packets are lost without an error.
+at the bridge's side, as when a cable is pulled: packets are lost without an error. For a cut in one
+direction, the senders believe that the receiver has a hardware address that no host has.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -28,6 +29,8 @@ from tests.servers import BrokerProcess, free_port
 CLONE_NEWNET = 0x40000000
 NAMESPACES = Path("/run/netns")
 ZOOKEEPER = "10.0.3.1"
+NO_ADDRESS = "02:00:00:00:00:01"
+"""A hardware address. Packets to it are lost."""
 
 
 class Link(Enum):
@@ -43,6 +46,21 @@ class Link(Enum):
 
     def address(self, broker_id: int) -> str:
         return f"{self.network}.{10 + broker_id}"
+
+
+class Host(NamedTuple):
+    """A namespace in a network: its device there and its address."""
+
+    namespace: str
+    device: str
+    address: str
+
+
+class Way(Enum):
+    """The packets that a cut loses: those that a broker sends, or those that others send to it."""
+
+    FROM_BROKER = "from the broker"
+    TO_BROKER = "to the broker"
 
 
 def _ip(*words: str) -> None:
@@ -105,11 +123,37 @@ class Network:
             port = f"{link.value}{broker_id}"
             _ip("-n", self.hub, "link", "set", port, "down" if is_cut else "up")
 
+    def cut_one_way(self, broker_id: int, way: Way, *links: Link, is_cut: bool = True) -> None:
+        """Lose the packets of one direction, or no more."""
+        for link in links:
+            broker, others = self._broker_and_others(broker_id, link)
+            for other in others:
+                sender, receiver = (broker, other) if way is Way.FROM_BROKER else (other, broker)
+                place = (receiver.address, "dev", sender.device, "nud", "permanent")
+                change = ("replace", *place, "lladdr", NO_ADDRESS) if is_cut else ("flush", *place)
+                _ip("-n", sender.namespace, "neighbour", *change)
+
+    def _broker_and_others(self, broker_id: int, link: Link) -> tuple[Host, list[Host]]:
+        """Return a broker in one of its networks, and all others there."""
+        brokers = [
+            Host(namespace, link.value, link.address(number))
+            for number, namespace in enumerate(self.brokers)
+        ]
+        others = [one for number, one in enumerate(brokers) if number != broker_id]
+        others.append(Host(self.hub, f"all-{link.value}", f"{link.network}.254"))
+        if link is Link.ZOOKEEPER:
+            others.append(Host(self.zookeeper, link.value, ZOOKEEPER))
+        return brokers[broker_id], others
+
     @contextmanager
-    def entered(self) -> Iterator[None]:
-        """Have this thread, and the threads and processes that it starts, be where clients are."""
+    def entered(self, namespace: str = "") -> Iterator[None]:
+        """Have this thread, and the threads and processes that it starts, be in a namespace.
+
+        By default, that is where clients are.
+        """
         libc = ctypes.CDLL(None, use_errno=True)
-        with open("/proc/thread-self/ns/net") as before, open(NAMESPACES / self.hub) as there:
+        place = NAMESPACES / (namespace or self.hub)
+        with open("/proc/thread-self/ns/net") as before, open(place) as there:
             _enter(libc, there.fileno())
             try:
                 yield
@@ -153,10 +197,7 @@ class BrokersApart(Brokers):
         made = BrokerProcess(
             place,
             overrides=overrides,
-            launcher=[
-                *launcher(self.network.brokers[number]),
-                *(sys.executable, "-m", "plog", "server"),
-            ],
+            launcher=[*launcher(self.network.brokers[number]), *self._program(place)],
             host=clients,
         )
         made.overrides |= {
@@ -165,3 +206,7 @@ class BrokersApart(Brokers):
             "inter.broker.listener.name": "BROKERS",
         }
         return made
+
+    def _program(self, _place: Path) -> list[str]:
+        """Return what starts the broker of a directory in its namespace."""
+        return [sys.executable, "-m", "plog", "server"]

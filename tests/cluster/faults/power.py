@@ -2,28 +2,59 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from tests.cluster.processes import Brokers
 from tests.crash import power_cut
 from tests.servers import BrokerProcess
+from tests.waiting import until
 
+from .network import BrokersApart
 from .scene import Scene
 from .strikes import last
+
+STACK = "(most recent call first)"
+"""Is in the first line of a thread's stack."""
 
 
 class BrokersOnDisks(Brokers):
     """Each broker writes down what it has synced."""
 
     def _process(self, place: Path, overrides: dict[str, object]) -> BrokerProcess:
-        journal = journal_of(place)
-        power_cut.restart_machine(journal)
-        return BrokerProcess(
-            place,
-            overrides=overrides,
-            launcher=[sys.executable, "-m", "tests.crash.power_cut", str(journal)],
-        )
+        return BrokerProcess(place, overrides=overrides, launcher=_program(place))
+
+
+class BrokersApartOnDisks(BrokersApart):
+    """So does each broker in a namespace of its own."""
+
+    def _program(self, place: Path) -> list[str]:
+        return _program(place)
+
+
+def _program(place: Path) -> list[str]:
+    """Return what starts the broker of a directory on a machine that has just started."""
+    journal = journal_of(place)
+    power_cut.restart_machine(journal)
+    return [sys.executable, "-m", "tests.crash.power_cut", str(journal)]
+
+
+@contextmanager
+def stacks_kept(brokers: Brokers) -> Iterator[None]:
+    """Have running brokers write their threads' stacks to their logs if the block fails."""
+    try:
+        yield
+    except Exception:
+        for one in brokers.brokers:
+            if one.is_running and isinstance(brokers, BrokersOnDisks | BrokersApartOnDisks):
+                before = one.log.count(STACK)
+                os.kill(one.pid, signal.SIGUSR2)
+                until(lambda one=one, before=before: one.log.count(STACK) > before, "stacks")
+        raise
 
 
 def journal_of(place: Path) -> Path:
@@ -45,17 +76,17 @@ def cut_power(scene: Scene, victims: list[int]) -> None:
         broker.start()
 
 
-def one_host(scene: Scene) -> None:
+def lose_power(scene: Scene) -> None:
     """The power of the victim's host fails."""
     cut_power(scene, [scene.victim])
 
 
-def two_hosts(scene: Scene) -> None:
+def two_lose_power(scene: Scene) -> None:
     """That of another's, too."""
     other = scene.chance.choice([one for one in range(3) if one != scene.victim])
     cut_power(scene, [scene.victim, other])
 
 
-def all_hosts(scene: Scene) -> None:
+def all_lose_power(scene: Scene) -> None:
     """The power of all hosts fails at once."""
     cut_power(scene, [0, 1, 2])

@@ -9,7 +9,7 @@ from contextlib import closing, contextmanager
 from plog.cluster import znodes
 from tests.waiting import until
 
-from .network import BrokersApart, Link
+from .network import BrokersApart, Link, Way
 from .scene import Scene
 
 Strike = Callable[[Scene], None]
@@ -133,6 +133,28 @@ def cut_off(scene: Scene) -> None:
         last(scene, 1.0)
 
 
+def _cut_one_way(scene: Scene, way: Way) -> None:
+    assert isinstance(scene.brokers, BrokersApart)
+    network = scene.brokers.network
+    links = scene.chance.choice(ONE_WAY_LINKS)
+    network.cut_one_way(scene.victim, way, *links)
+    try:
+        last(scene)
+    finally:
+        network.cut_one_way(scene.victim, way, *links, is_cut=False)
+
+
+def mute(scene: Scene) -> None:
+    """Others send to the broker, and hear nothing from it: brokers, ZooKeeper, clients or all."""
+    _cut_one_way(scene, Way.FROM_BROKER)
+
+
+def deafen(scene: Scene) -> None:
+    """The broker sends, and nothing that others send reaches it."""
+    _cut_one_way(scene, Way.TO_BROKER)
+
+
+ONE_WAY_LINKS: tuple[tuple[Link, ...], ...] = (*((one,) for one in Link), tuple(Link))
 ON_ONE_HOST: tuple[Strike, ...] = (kill, terminate, suspend, expire)
 WITHOUT_ZOOKEEPER: tuple[Strike, ...] = (restart_zookeeper, lose_majority, kill_without_majority)
-CUTS: tuple[Strike, ...] = (cut_from_zookeeper, cut_from_brokers, cut_off)
+CUTS: tuple[Strike, ...] = (cut_from_zookeeper, cut_from_brokers, cut_off, mute, deafen)
