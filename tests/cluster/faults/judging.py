@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from plog.client.admin import Admin
@@ -142,6 +143,35 @@ def late_records(history: History, without: set[str]) -> Iterator[str]:
             yield f"{event.worker} never heard of {event.value}"
         elif (took_s := (answer.at - event.at) / NS_PER_S) > DELIVERY_S + CALL_S + MARGIN_S:
             yield f"{event.worker} heard of {event.value} after {took_s:.1f} s"
+
+
+def check_replicas(scene: Scene) -> None:
+    """Check that the replicas of each partition are alike, when all brokers have stopped."""
+    faults = [*unlike_replicas([one.log_dirs[0] for one in scene.brokers.brokers])]
+    assert not faults, "\n".join(faults)
+
+
+def unlike_replicas(log_dirs: Iterable[Path]) -> Iterator[str]:
+    """Partitions of which brokers that have stopped do not hold the same bytes."""
+    replicas: dict[str, list[Path]] = {}
+    for log_dir in log_dirs:
+        for place in sorted(log_dir.iterdir()):
+            if any(place.glob("*.log")):
+                replicas.setdefault(place.name, []).append(place)
+    for name, places in replicas.items():
+        first, *others = [_log_of(one) for one in places]
+        for place, other in zip(places[1:], others, strict=True):
+            if other != first:
+                pairs = zip(first, other, strict=False)
+                same = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
+                yield (
+                    f"{name}: {places[0]} has {len(first)} bytes, {place} has {len(other)},"
+                    f" of which the first {same} are the same"
+                )
+
+
+def _log_of(place: Path) -> bytes:
+    return b"".join(one.read_bytes() for one in sorted(place.glob("*.log")))
 
 
 def internal_errors(scene: Scene) -> Iterator[str]:

@@ -70,9 +70,9 @@ from .clients import (
 INPUT, OUTPUT = "in", "out"
 CREATED = "made-"
 """Begins the name of each topic that is made meanwhile."""
-SOURCES = 10_000_000
-OF_WORKER = 100_000
+OF_WORKER = 10_000_000
 """So many values has a worker."""
+SOURCES = 1_000 * OF_WORKER
 ABORTS = 0.1
 FEED = 20
 FEED_PAUSE_S = 0.1

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from enum import StrEnum
 from pathlib import Path
 from typing import TypeVar
@@ -60,7 +61,7 @@ class Role(StrEnum):
     TRANSACTIONS = "transactions"
     LEADER = "leader"
     PLAIN = "plain"
-    """Registered, and nothing else."""
+    """Registered, and nothing else. It follows the partitions with several replicas."""
 
 
 class Scene:
@@ -86,7 +87,11 @@ class Scene:
         self.victim = self.controller if role is Role.CONTROLLER else min(others)
         self._rest = sorted(ids - {self.victim})
         self._create_topics()
-        self._start_load()
+        try:
+            self._start_load()
+        except BaseException:
+            self.close()
+            raise
 
     @property
     def session_s(self) -> float:
@@ -129,6 +134,34 @@ class Scene:
         )
         self.workers.until_progress(1)
 
+    def aimed(self, role: Role, seed: int, spared: Collection[int] = ()) -> Scene:
+        """Return this scene with a victim that has the role now, or any if that one is spared.
+
+        The seed chooses the partition whose leader or follower is meant, and then for the strike.
+        """
+        other = copy.copy(self)
+        other.role, other.chance = role, random.Random(seed)
+        at = other.chance.randrange(PARTITIONS)
+        found = _answered(lambda: self._who_has(role, at), COMPLETE_WITHIN_S)
+        allowed = set(range(len(self.brokers.brokers))) - set(spared)
+        other.victim = other.chance.choice(sorted(found & allowed or allowed))
+        return other
+
+    def _who_has(self, role: Role, at: int) -> set[int]:
+        coordinated = {
+            Role.GROUPS: (KeyType.GROUP, self.members),
+            Role.TRANSACTIONS: (KeyType.TRANSACTION, self.transactional_ids[0]),
+        }
+        with Cluster(self.brokers.bootstrap, request_timeout_ms=ASK_MS) as cluster:
+            if role in coordinated:
+                return {find_coordinator(cluster, *coordinated[role]).node_id}
+            if role is Role.CONTROLLER:
+                cluster.refresh([])
+                return {cluster.controller_id}
+            partition = cluster.topic(OUTPUT).partitions[at]
+            leader = {partition.leader_id}
+            return leader if role is Role.LEADER else set(partition.replicas) - leader
+
     def until_complete(self, within_s: float = COMPLETE_WITHIN_S) -> None:
         """Wait until each transaction of now is over: at its coordinator, and in every partition.
 
@@ -157,6 +190,16 @@ class Scene:
             states = {one.transactional_id: one.state for one in admin.transactions()}
         assert set(states.values()) <= ENDED, states
         self.workers.read_finally()
+        until(self._is_in_sync, "every replica is in sync", COMPLETE_WITHIN_S)
+
+    def _is_in_sync(self) -> bool:
+        with Admin(self.brokers.bootstrap, request_timeout_ms=ASK_MS) as admin:
+            topics = _answered(admin.topics, COMPLETE_WITHIN_S).values()
+        return all(
+            set(part.isr) == set(part.replicas)
+            for topic in topics
+            for part in topic.partitions.values()
+        )
 
     def close(self) -> None:
         self.workers.kill()

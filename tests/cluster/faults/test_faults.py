@@ -7,7 +7,7 @@ they write. The seed chooses when a fault comes and how long it lasts.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -17,8 +17,9 @@ from tests.cluster.processes import Brokers
 from tests.cluster.zookeepers import Ensemble
 
 from . import network, strikes
-from .judging import judge
+from .judging import check_replicas, judge
 from .network import ZOOKEEPER, BrokersApart, Network
+from .power import stacks_kept
 from .scene import COMPLETE_WITHIN_S, Role, Scene, settings_of
 from .strikes import Strike
 
@@ -71,19 +72,21 @@ def one_run(
     directory: Path,
     zookeepers: Ensemble,
     brokers: Brokers,
-    strike: Strike,
-    role: Role,
+    struck: Sequence[tuple[Strike, Role]],
     say: Say,
     *,
-    times: int = 1,
     factor: int = 1,
 ) -> None:
-    with brokers:
-        scene = Scene(directory, zookeepers, brokers, role, run_seed(), factor=factor)
+    """Strike brokers of some roles one after the other, and judge. All recover after each."""
+    with brokers, stacks_kept(brokers):
+        scene = Scene(directory, zookeepers, brokers, struck[0][1], run_seed(), factor=factor)
         try:
-            for _ in range(times):
+            for strike, role in struck:
                 strikes.last(scene, 0.3)
-                strike(scene)
+                aimed = scene
+                if role is not scene.role:
+                    aimed = scene.aimed(role, scene.chance.randrange(2**32))
+                strike(aimed)
                 returned_at = time.monotonic()
                 scene.until_complete()
                 complete_s = time.monotonic() - returned_at
@@ -96,6 +99,7 @@ def one_run(
         finally:
             scene.close()
         say("figures", f"{judge(scene)}, replaced: {scene.workers.replaced}")
+    check_replicas(scene)
 
 
 @pytest.mark.timeout(300)
@@ -104,15 +108,15 @@ def test_broker_fails(
     one_server: Ensemble, tmp_path: Path, record_property: Say, strike: Strike, role: Role
 ) -> None:
     brokers = Brokers(tmp_path, one_server.bootstrap, **settings_of(1))
-    one_run(tmp_path, one_server, brokers, strike, role, record_property, times=LONG_STRIKES)
+    one_run(tmp_path, one_server, brokers, [(strike, role)] * LONG_STRIKES, record_property)
 
 
 @pytest.mark.long
 @pytest.mark.timeout(300)
 def test_zookeeper_restarts(one_server: Ensemble, tmp_path: Path, record_property: Say) -> None:
     brokers = Brokers(tmp_path, one_server.bootstrap, **settings_of(1))
-    strike, role = strikes.restart_zookeeper, Role.LEADER
-    one_run(tmp_path, one_server, brokers, strike, role, record_property, times=LONG_STRIKES)
+    struck = [(strikes.restart_zookeeper, Role.LEADER)] * LONG_STRIKES
+    one_run(tmp_path, one_server, brokers, struck, record_property)
 
 
 @pytest.mark.timeout(300)
@@ -121,7 +125,7 @@ def test_zookeeper_loses_its_majority(
     three_servers: Ensemble, tmp_path: Path, record_property: Say, strike: Strike, role: Role
 ) -> None:
     brokers = Brokers(tmp_path, three_servers.bootstrap, **settings_of(1))
-    one_run(tmp_path, three_servers, brokers, strike, role, record_property, times=LONG_STRIKES)
+    one_run(tmp_path, three_servers, brokers, [(strike, role)] * LONG_STRIKES, record_property)
 
 
 @pytest.mark.timeout(300)
@@ -135,7 +139,7 @@ def test_network_is_cut(
 ) -> None:
     made, servers = apart
     brokers = BrokersApart(tmp_path, servers.bootstrap, made, **settings_of(1))
-    one_run(tmp_path, servers, brokers, strike, role, record_property, times=LONG_STRIKES)
+    one_run(tmp_path, servers, brokers, [(strike, role)] * LONG_STRIKES, record_property)
 
 
 @pytest.mark.timeout(120)
@@ -158,7 +162,7 @@ def test_broker_fails_once(
     factor: int,
 ) -> None:
     brokers = Brokers(tmp_path, one_server.bootstrap, **settings_of(factor))
-    one_run(tmp_path, one_server, brokers, strike, role, record_property, factor=factor)
+    one_run(tmp_path, one_server, brokers, [(strike, role)], record_property, factor=factor)
 
 
 @pytest.mark.timeout(120)
@@ -167,4 +171,5 @@ def test_leader_is_cut_from_zookeeper_once(
 ) -> None:
     made, servers = apart
     brokers = BrokersApart(tmp_path, servers.bootstrap, made, **settings_of(1))
-    one_run(tmp_path, servers, brokers, strikes.cut_from_zookeeper, Role.LEADER, record_property)
+    struck = [(strikes.cut_from_zookeeper, Role.LEADER)]
+    one_run(tmp_path, servers, brokers, struck, record_property)

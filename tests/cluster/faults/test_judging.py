@@ -100,3 +100,17 @@ def test_worker_whose_client_hangs_is_known(tmp_path: Path) -> None:
         writer.call("send offsets", 10.0).__enter__()
     writer.give_up()
     assert judging.given_up(tmp_path) == {"copier-rd-2"}
+
+
+def test_replicas_that_differ_are_named(tmp_path: Path) -> None:
+    held = {"a": (b"one", b"two"), "b": (b"onetwo",), "c": (b"onE", b"two")}
+    for name, segments in held.items():
+        for at, data in enumerate(segments):
+            place = tmp_path / name / "out-0" / f"{at}.log"
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_bytes(data)
+    a, b, c = (tmp_path / name for name in held)
+    assert list(judging.unlike_replicas([a, b])) == []
+    assert list(judging.unlike_replicas([a, c])) == [
+        f"out-0: {a / 'out-0'} has 6 bytes, {c / 'out-0'} has 6, of which the first 2 are the same"
+    ]

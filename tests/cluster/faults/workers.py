@@ -18,7 +18,7 @@ from .load import INPUT, OUTPUT
 
 PATIENCE_S = 60.0
 MOST_REPLACED = 12
-"""More workers than this are no accident."""
+"""More workers than this are no accident, if faults are few."""
 
 
 @dataclass(frozen=True)
@@ -86,9 +86,11 @@ class Workers:
         self.running: list[Worker] = []
         self.ended: list[Worker] = []
         self.replaced: list[str] = []
+        self.most_replaced = MOST_REPLACED
 
     def start(self, *jobs: Job) -> None:
-        self.running += [self._worker(job) for job in jobs]
+        for job in jobs:
+            self.running.append(self._worker(job))
 
     def _worker(self, job: Job) -> Worker:
         return Worker(job, self.directory, self._common, next(self._numbers))
@@ -100,7 +102,7 @@ class Workers:
                 self._deaths.write(Crash(worker.name))
                 self.ended.append(worker)
                 self.replaced.append(worker.name)
-                assert len(self.replaced) < MOST_REPLACED, worker.log
+                assert len(self.replaced) < self.most_replaced, worker.log
                 self.running[at] = self._worker(worker.job)
 
     def until_progress(self, since_ns: int, within_s: float = PATIENCE_S) -> None:
