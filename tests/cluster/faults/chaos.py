@@ -217,6 +217,8 @@ def main(minutes: float, seed: int | None, directory: Path | None) -> None:
     except Anomaly as anomaly:
         click.echo(f"\n{anomaly}", err=True)
         click.echo(f"Histories, logs and data are in {place}.", err=True)
+        again = f"`bin/chaos --seed {seed + run.rounds - 1}` begins with the steps of that round."
+        click.echo(again, err=True)
         sys.exit(1)
     except KeyboardInterrupt:
         click.echo(f"\nInterrupted. Everything has ended; what there was is in {place}.", err=True)
@@ -236,4 +238,4 @@ def report(run: Run) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(prog_name="bin/chaos")

@@ -57,10 +57,17 @@ def test_anomaly_is_printed_and_kept(
         "kill: a leader (broker 1)",
         "7 was acknowledged, and is lost",
         f"are in {place}",
+        "`bin/chaos --seed 8` begins with",
     ):
         assert text in done.stderr
     assert [path.name for path in place.iterdir()] == ["round2"]
     assert (place / "round2" / "history").exists()
+
+
+def test_help_names_the_command() -> None:
+    command = [sys.executable, "-m", "tests.cluster.faults.chaos", "--help"]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert said.startswith("Usage: bin/chaos [OPTIONS]")
 
 
 def test_directory_in_use_is_refused(runner: CliRunner, tmp_path: Path) -> None:
