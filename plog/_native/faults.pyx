@@ -362,11 +362,12 @@ def inject(faults):
         fresh[number].times = fault.times
         fresh[number].fd = fault.fd
         memcpy(fresh[number].path_prefix, PyBytes_AS_STRING(prefix), len(prefix) + 1)
-    pthread_mutex_lock(&_rules_lock)
-    for number in range(count):
-        _rules[number] = fresh[number]
-    _rule_count = count
-    pthread_mutex_unlock(&_rules_lock)
+    with nogil:
+        pthread_mutex_lock(&_rules_lock)
+        for number in range(count):
+            _rules[number] = fresh[number]
+        _rule_count = count
+        pthread_mutex_unlock(&_rules_lock)
     choose_table()
 
 

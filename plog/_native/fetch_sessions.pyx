@@ -344,7 +344,7 @@ cdef class SessionCache:
         cdef Session* session = NULL
         cdef SessionOutcome outcome
         cdef int32_t epoch = 0
-        cdef Py_ssize_t number
+        cdef Py_ssize_t number, asked_count, forgotten_count
         cdef int32_t found_id = NO_SESSION_ID
         try:
             if wanted == NULL or names == NULL:
@@ -353,9 +353,11 @@ cdef class SessionCache:
                 wanted_of(asked[number], &wanted[number])
             for number in range(len(forgotten)):
                 name_of(forgotten[number], &names[number])
-            outcome = sessions_begin(
-                &self.table, session_id, session_epoch, wanted, len(asked), names, len(forgotten), by_id, now_ms,
-                &session, &epoch)
+            asked_count, forgotten_count = len(asked), len(forgotten)
+            with nogil:
+                outcome = sessions_begin(
+                    &self.table, session_id, session_epoch, wanted, asked_count, names, forgotten_count, by_id, now_ms,
+                    &session, &epoch)
         finally:
             free(wanted)
             free(names)
@@ -385,9 +387,13 @@ cdef class SessionCache:
             session_let_go(session)
 
     cdef Session* _hold(self, int32_t session_id, int32_t epoch) noexcept:
-        """The session, with the table's lock; NULL, without it: it is over, or further on."""
+        """The session, with the table's lock; NULL, without it: it is over, or further on.
+
+        The holder makes objects, so no thread with the interpreter lock may wait here.
+        """
         cdef Session* session
-        pthread_mutex_lock(&self.table.lock)
+        with nogil:
+            pthread_mutex_lock(&self.table.lock)
         session = place_by_number(&self.table, session_id)[0]
         if session != NULL and session.epoch == epoch:
             return session
