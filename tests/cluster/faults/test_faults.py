@@ -36,7 +36,7 @@ def every(*chosen: Strike) -> pytest.MarkDecorator:
             pytest.param(
                 strike,
                 role,
-                id=f"{strike.__name__}-{role}",
+                id=f"{strike.__name__}-{role}".replace(" ", "-"),
                 marks=pytest.mark.long,
             )
             for strike in chosen
