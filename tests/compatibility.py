@@ -658,6 +658,7 @@ ROWS = [
             _of("ops/test_lag_metrics.py"),
             _of("ops/test_traffic_metrics.py"),
             _of("ops/test_coordinator_metrics.py"),
+            _of("ops/test_replication_metrics.py"),
             _of("ops/test_metrics_sources.py"),
             _of("ops/test_page_server.py"),
             _of("ops/test_health_client.py"),
@@ -671,6 +672,7 @@ ROWS = [
         (
             _of("ops/test_alerts.py"),
             _of("ops/test_cluster_alerts.py"),
+            _of("ops/test_replica_alerts.py"),
             _of("ops/test_dashboard.py"),
         ),
         _prometheus,

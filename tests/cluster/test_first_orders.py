@@ -116,7 +116,7 @@ def test_one_request_waits_in_vain_and_no_later_one(
         topic, _ = create_topic(running.wire)
         at = TopicPartition(topic, 0)
         replicas = running.broker._replicas
-        replicas._partitions.pop(at)._withdraw()
+        replicas._partitions.pop(at)._lead_no_more()
         assert replicas.lacks_role(at)
         (part,) = flat(running.wire.ask(produce_request([(topic, 0, make_batch())]), 9))
         assert part.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
