@@ -296,7 +296,7 @@ class SimReplicas(ModelReplicas):
         if future.cancelled() or self._random.random() < ANSWER_IS_LOST:
             return
         found = None if future.exception() else future.result()
-        delay_ms = self._random.choice([10, 10, 10, 2 * PROPOSAL_TIMEOUT_MS])
+        delay_ms = self._random.choice([10, 10, PROPOSAL_TIMEOUT_MS, 2 * PROPOSAL_TIMEOUT_MS])
         owner = f"answers to {self._process.owner}"
         self._scheduler.after(delay_ms, owner, lambda: self._answered(batch, found))
 
