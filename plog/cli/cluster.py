@@ -102,11 +102,7 @@ def restart_check(broker: int | None, bootstrap: str, as_json: bool, wait_s: flo
     """
     from plog.client.restart_check import alone_on
 
-    ends_at = time.monotonic() + wait_s
-    cluster, found = _restart_obstacles(bootstrap, broker)
-    while found and time.monotonic() < ends_at:
-        time.sleep(LOOK_S)
-        cluster, found = _restart_obstacles(bootstrap, broker)
+    cluster, found = _awaited_obstacles(bootstrap, broker, wait_s)
     alone = [] if broker is None else alone_on(cluster, broker)
     if as_json:
         print_json({"may_restart": not found, "reasons": found, "alone": [*map(str, alone)]})
@@ -119,6 +115,25 @@ def restart_check(broker: int | None, bootstrap: str, as_json: bool, wait_s: flo
             say("Any broker may be restarted." if broker is None else "It may be restarted.")
     if found:
         sys.exit(1)
+
+
+def _awaited_obstacles(
+    bootstrap: str, broker: int | None, wait_s: float
+) -> tuple[ClusterOverview, list[str]]:
+    """Look until there are none; also while a broker that has just started is not known yet."""
+    from plog.errors import KafkaError
+
+    ends_at = time.monotonic() + wait_s
+    while True:
+        try:
+            cluster, found = _restart_obstacles(bootstrap, broker)
+        except KafkaError:
+            if time.monotonic() >= ends_at:
+                raise
+        else:
+            if not found or time.monotonic() >= ends_at:
+                return cluster, found
+        time.sleep(LOOK_S)
 
 
 def _restart_obstacles(bootstrap: str, broker: int | None) -> tuple[ClusterOverview, list[str]]:

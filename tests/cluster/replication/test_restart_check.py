@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from plog.cli import cluster as cli
 from plog.client.admin import Admin
 from plog.client.cluster_admin import BrokerOverview, ClusterOverview
 from plog.client.metadata import Node, PartitionInfo, TopicInfo
@@ -74,6 +75,28 @@ def test_obstacles(seen: ClusterOverview, broker: int | None, expected: list[str
 def test_unknown_broker() -> None:
     with pytest.raises(BrokerNotAvailable, match="broker 9 is not in the cluster"):
         obstacles(cluster(WELL), {}, 9)
+
+
+def test_broker_that_has_just_started_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Others do not know it for a moment."""
+    seen = [BrokerNotAvailable("broker 1 is not in the cluster"), (cluster(WELL), ["t-0 is away"])]
+
+    def look(bootstrap: str, broker: int) -> tuple[ClusterOverview, list[str]]:
+        found = seen.pop(0) if seen else (cluster(WELL), [])
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    monkeypatch.setattr(cli, "_restart_obstacles", look)
+    monkeypatch.setattr(cli, "LOOK_S", 0)
+    cli.restart_check.main(["1", "--wait", "60"], standalone_mode=False)
+    assert capsys.readouterr().out == "It may be restarted.\n"
+    assert seen == []
+    seen.append(BrokerNotAvailable("broker 1 is not in the cluster"))
+    with pytest.raises(BrokerNotAvailable):
+        cli.restart_check.main(["1"], standalone_mode=False)
 
 
 def test_partitions_without_another_replica() -> None:

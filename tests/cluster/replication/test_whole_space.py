@@ -32,7 +32,7 @@ STEPS = {
 
 @pytest.mark.parametrize(
     ("records", "epochs"),
-    [(1, 3), (2, 2), pytest.param(3, 3, marks=pytest.mark.long)],
+    [(1, 3), (2, 2), pytest.param(3, 3, marks=[pytest.mark.long, pytest.mark.timeout(1_800)])],
     ids=lambda count: str(count),
 )
 def test_no_acknowledged_record_is_lost(records: int, epochs: int) -> None:
