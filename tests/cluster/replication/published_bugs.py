@@ -178,8 +178,8 @@ BUGS: Final = (
         ("KIP-966",),
         "The last member of the set lost records with its power, and led without them.",
         (
-            f"{FAULTS}::test_nothing_is_lost_once[one_host-leader]",
-            f"{FAULTS}::test_nothing_is_lost_once[all_hosts-controller]",
+            f"{FAULTS}::test_nothing_is_lost_once[one-broker]",
+            f"{FAULTS}::test_nothing_is_lost_once[several-hosts]",
             f"{CONTROLLER}[broker_lost]",
             f"{MANAGER}::test_lost_replica_of_several_leads_only_after_it_was_copied",
         ),
@@ -406,7 +406,7 @@ BUGS: Final = (
             f"{MODEL}[counts_proposed-1-2]",
             f"{PLANTED_REPLICA}[CountsWritten]",
             f"{PLANTED_REPLICA}[acknowledges_what_is_durable_here]",
-            f"{FAULTS}::test_nothing_is_lost_once[kill-leader]",
+            f"{FAULTS}::test_nothing_is_lost_once[one-broker]",
         ),
     ),
     Bug(
