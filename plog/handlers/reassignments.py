@@ -80,9 +80,9 @@ def _reason(ctx: Context, at: TopicPartition, replicas: list[int] | None, code: 
     """Say why a move is refused."""
     match code:
         case ErrorCode.NO_REASSIGNMENT_IN_PROGRESS:
-            return f"{at} has no reassignment in progress"
+            return f"{str(at)[:300]!r} has no reassignment in progress"
         case ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-            return f"{at} does not exist"
+            return f"{str(at)[:300]!r} does not exist"
         case ErrorCode.REASSIGNMENT_IN_PROGRESS:
             return f"the replicas of {at} have just been changed by another request"
         case ErrorCode.INVALID_REPLICATION_FACTOR:

@@ -64,7 +64,7 @@ class Stage:
 
     def fetch(self, partition: Partition, broker_id: int, position: int) -> None:
         """A fetch of a follower comes, which has all below a position."""
-        partition.note_follower(broker_id, 7, EPOCH, position, self.clock.since_boot_ms())
+        partition.note_follower(broker_id, 7, EPOCH, position, 0, self.clock.since_boot_ms())
 
     def read(self) -> Reading:
         return watch.parse(generate_latest(self.registry).decode(), 0)
