@@ -41,6 +41,7 @@ def open_log(
 
     Raises OSError.
     """
+    lack = lack_of(fs, directory)  # before any file is open: a failure here would leave them so
     native = PartitionLog(
         [
             open_segment(
@@ -80,5 +81,5 @@ def open_log(
         monotonic_ms=monotonic_ms,
         gaps_legal_below=recovered.gaps_legal_below,
         unsynced=unsynced,
-        lack=lack_of(fs, directory),
+        lack=lack,
     )

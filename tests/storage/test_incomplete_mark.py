@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 import pytest
 
 from plog.errors import KafkaStorageError
+from plog.storage import log_opening
 from plog.storage.filesystem import Filesystem
 from plog.storage.incomplete_mark import Lack
 from plog.storage.log import Log
 from plog.storage.log_manager import LogManager
 from plog.storage.log_moves import LogMoves
+from tests.descriptors import open_at
 
 from .log_managers import A0, B0, ID_A, ID_B, SETTINGS, Start, abandon, lead
 from .storage_logs import NOW_MS, batch
@@ -87,3 +90,18 @@ def test_mark_says_what_it_means(start: Start) -> None:
     )
     with pytest.raises(KafkaStorageError, match="has not copied all records of a leader since"):
         lead(log)
+
+
+def test_mark_that_cannot_be_read_leaves_no_file_open(
+    start: Start, dirs: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manager = start()
+    lead(manager.create(A0, ID_A, SETTINGS))
+    manager.shutdown()
+
+    def fail(fs: Filesystem, directory: Path) -> Lack | None:
+        raise OSError(errno.EMFILE, "Too many open files", str(directory))
+
+    monkeypatch.setattr(log_opening, "lack_of", fail)
+    assert start().get(A0) is None
+    assert [file for one in dirs for file in open_at(one / str(A0))] == []
