@@ -44,6 +44,10 @@ ONE_BROKER: dict[str, tuple[str, ...]] = {
     "a changed setting is in force at once only at the broker that changed it": (
         "tests/compat/test_kafka_group_configs.py",
     ),
+    "a factor of two or three is too many": (
+        "tests/compat/test_admin.py::test_more_replicas_than_brokers_are_refused",
+        "tests/compat/test_kafka_tools.py::test_what_cannot_be_is_refused_with_kafkas_words",
+    ),
     "broker 0 has all partitions": (
         "tests/compat/test_kafka_tools.py::test_settings_are_shown_and_changed",
         "tests/compat/test_kafka_tools.py::test_replicas_are_moved_between_log_directories",

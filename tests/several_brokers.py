@@ -135,6 +135,9 @@ def settings() -> dict[str, object]:
     return {
         CONNECT: f"{_zookeeper_servers()}/{uuid.uuid4()}",
         "zookeeper.session.timeout.ms": SESSION_MS,
+        # Some tests read and write the logs of these topics themselves.
+        "offsets.topic.replication.factor": 1,
+        "transaction.state.log.replication.factor": 1,
     }
 
 
