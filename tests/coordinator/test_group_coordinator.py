@@ -1037,9 +1037,8 @@ def test_lines_of_groups_that_cannot_be_stored_are_bounded(
         groups.shards.serve(shard)
         for number in range(GROUPS):
             name = f"g\n{number}"
-            joined = await groups.join(
-                name, replace(JOIN, token=groups.token(), new_member_id="m", must_know_id=False)
-            )
+            member = joining(groups, "m", must_know_id=False, session_timeout_ms=DAY_MS)
+            joined = await groups.join(name, member)
             sync = Sync(groups.token(), joined.member_id, None, 1, "consumer", "range", {})
             found = await groups.sync(name, sync)
             assert found.error is not ErrorCode.NONE

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from plog._native.batch import scan
 from plog.client.admin import Admin
 from plog.client.group_admin import GroupAdmin
 from plog.client.metadata import TopicInfo
@@ -162,12 +162,17 @@ def unlike_replicas(log_dirs: Iterable[Path]) -> Iterator[str]:
         first, *others = [_log_of(one) for one in places]
         for place, other in zip(places[1:], others, strict=True):
             if other != first:
-                pairs = zip(first, other, strict=False)
-                same = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
-                yield (
-                    f"{name}: {places[0]} has {len(first)} bytes, {place} has {len(other)},"
-                    f" of which the first {same} are the same"
-                )
+                ours, theirs = _unlike(first, other), _unlike(other, first)
+                yield f"{name}: {places[0]} has {ours}; {place} has {theirs}"
+
+
+def _unlike(log: bytes, other: bytes) -> str:
+    """Say how long a log is, and which of its batches is the first that the other has not."""
+    for batch in scan(log):
+        within = slice(batch.position, batch.position + batch.size_bytes)
+        if log[within] != other[within]:
+            return f"{len(log)} bytes, among them {batch}"
+    return f"{len(log)} bytes"
 
 
 def _log_of(place: Path) -> bytes:
