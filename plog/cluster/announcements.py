@@ -105,8 +105,16 @@ def leader_and_isr(
     partitions: Iterable[TopicPartition],
     new: Collection[TopicPartition] = (),
 ) -> list[Effect]:
-    """Tell a broker what it leads and follows, if it does."""
-    updates = tuple(one for one in updates_of(context, partitions, new) if one.state.is_readable)
+    """Tell a broker what it leads and follows, if it does.
+
+    What it led before it registered again it is told with its next leader epoch.
+    """
+    updates = tuple(
+        one
+        for one in updates_of(context, partitions, new)
+        if one.state.is_readable
+        and not (one.state.leader == broker_id and context.leader_has_returned(one.partition))
+    )
     if not updates:
         return []
     leaders = {one.state.leader for one in updates} & context.brokers.keys()

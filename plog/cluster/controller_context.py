@@ -36,6 +36,7 @@ class PartitionState(NamedTuple):
     controller_epoch: int
     partition_epoch: int
     leader_recovery_state: int = 0
+    leader_broker_epoch: int = NO_EPOCH
 
     @property
     def is_readable(self) -> bool:
@@ -55,6 +56,7 @@ class PartitionState(NamedTuple):
             self.leader_epoch,
             self.isr,
             self.leader_recovery_state,
+            self.leader_broker_epoch,
         )
 
     @staticmethod
@@ -67,6 +69,7 @@ class PartitionState(NamedTuple):
             node.controller_epoch,
             version,
             node.leader_recovery_state,
+            node.leader_broker_epoch,
         )
 
 
@@ -193,7 +196,26 @@ class ClusterContext:
             state is not None
             and state.leader != NO_LEADER
             and self.is_online(state.leader, partition)
+            and not self.leader_has_returned(partition)
         )
+
+    def leader_has_returned(self, partition: TopicPartition) -> bool:
+        """Tell whether the leader has registered again since it was chosen.
+
+        It may have lost what others copied from it. In its old epoch it would write other records
+        at the same offsets, and nobody could tell them apart. A lone replica has no others.
+        """
+        state = self.states[partition]
+        return (
+            state.leader in self.brokers
+            and state.leader_broker_epoch != self.brokers[state.leader].epoch
+            and len(self.assignment(partition).replicas) > 1
+        )
+
+    def broker_epoch(self, broker_id: int) -> int:
+        """Return the epoch of a broker's registration; -1 if it has none."""
+        known = self.brokers.get(broker_id)
+        return NO_EPOCH if known is None else known.epoch
 
     def drop_topic(self, name: str) -> None:
         """Forget a topic."""

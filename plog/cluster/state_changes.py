@@ -193,7 +193,14 @@ def still_led(context: ClusterContext, broker_id: int) -> list[TopicPartition]:
 
 
 def _create(context: ClusterContext, partition: TopicPartition, choice: Choice) -> StateWrite:
-    state = PartitionState(choice.leader, 0, choice.isr, context.epoch, 0)
+    state = PartitionState(
+        choice.leader,
+        0,
+        choice.isr,
+        context.epoch,
+        0,
+        leader_broker_epoch=context.broker_epoch(choice.leader),
+    )
     return StateWrite(partition, state, None)
 
 
@@ -206,5 +213,6 @@ def _change(context: ClusterContext, partition: TopicPartition, choice: Choice) 
         context.epoch,
         old.partition_epoch + 1,
         old.leader_recovery_state,
+        context.broker_epoch(choice.leader),
     )
     return StateWrite(partition, state, old.partition_epoch)

@@ -16,7 +16,7 @@ from typing import Any, Final
 from urllib.parse import quote, unquote
 
 from plog.errors import PlogError
-from plog.types import TopicPartition, uuid_from_text, uuid_to_text
+from plog.types import NO_EPOCH, TopicPartition, uuid_from_text, uuid_to_text
 
 # --- paths ------------------------------------------------------------------------------------
 
@@ -180,6 +180,7 @@ SECURITY_PROTOCOLS: Final = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SAS
 
 MAX_PORT: Final = 65_535
 MAX_INT32: Final = 2**31 - 1
+MAX_INT64: Final = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -371,6 +372,8 @@ class PartitionStateNode:
     leader_epoch: int
     isr: tuple[int, ...]
     leader_recovery_state: int = 0  # 1 while recovering from an unclean election
+    leader_broker_epoch: int = NO_EPOCH
+    """Of the registration with which the leader was chosen. Kafka does not write it."""
 
     def encode(self) -> bytes:
         """Return version 1."""
@@ -383,6 +386,8 @@ class PartitionStateNode:
         }
         if self.leader_recovery_state:
             fields["leader_recovery_state"] = self.leader_recovery_state
+        if self.leader_broker_epoch != NO_EPOCH:
+            fields["leader_broker_epoch"] = self.leader_broker_epoch
         return _encode(fields)
 
     @staticmethod
@@ -395,6 +400,7 @@ class PartitionStateNode:
                 _int32(fields["leader_epoch"]),
                 _broker_ids(fields["isr"]),
                 _int32(fields.get("leader_recovery_state", 0)),
+                _int64(fields.get("leader_broker_epoch", NO_EPOCH), NO_EPOCH),
             )
 
 
@@ -559,13 +565,17 @@ def _rack(value: object) -> str | None:
     return value
 
 
-def _int32(value: object, least: int = 0) -> int:
+def _int32(value: object, least: int = 0, most: int = MAX_INT32) -> int:
     """Return a number that the protocol can carry, which JSON may hold as a text."""
     if not isinstance(value, int | str) or isinstance(value, bool):
         raise TypeError(f"not a whole number: {value!r}")
-    if not least <= (number := int(value)) <= MAX_INT32:
-        raise ValueError(f"{number} is below {least} or above {MAX_INT32}")
+    if not least <= (number := int(value)) <= most:
+        raise ValueError(f"{number} is below {least} or above {most}")
     return number
+
+
+def _int64(value: object, least: int = 0) -> int:
+    return _int32(value, least, MAX_INT64)
 
 
 FAULTS = KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError

@@ -75,14 +75,19 @@ class ControllerScript:
         return self._feed(events.TopicNamesRead(frozenset(self.topics)))
 
     def do_state(self, partition: str, *fields: str) -> list[str]:
-        """`state a-0 leader=1 epoch=4 isr=1,0 version=7`: the store says so from now on."""
+        """`state a-0 leader=1 epoch=4 isr=1,0 version=7`: the store says so from now on.
+
+        The leader was chosen as `of=11` says, which is broker 1 at its first start.
+        """
         values = dict(one.split("=") for one in fields)
+        leader = int(values["leader"])
         self.states[_partition(partition)] = PartitionState(
-            int(values["leader"]),
+            leader,
             int(values["epoch"]),
             _numbers(values["isr"]),
             int(values.get("controller", 1)),
             int(values["version"]),
+            leader_broker_epoch=int(values.get("of", 10 + leader)),
         )
         return []
 
