@@ -82,15 +82,21 @@ def update_metadata(
 
 
 def full_update(
-    context: ClusterContext, broker_ids: Iterable[int], partitions: Iterable[TopicPartition]
+    context: ClusterContext,
+    broker_ids: Iterable[int],
+    partitions: Iterable[TopicPartition],
+    deleted: Collection[str] = (),
 ) -> list[Effect]:
     """Tell brokers all these partitions, and the names of all other topics that exist.
 
     Topics and partitions that it leaves out are deleted ones: so it has those without a state, too.
+
+    Args:
+        deleted: topics whose deletion other brokers have heard of. These hear of it by this.
     """
     named = tuple(partitions)
     updates = complete_updates(context, named)
-    untold = context.topic_names() - {one.topic for one in named}
+    untold = context.topic_names() - {one.topic for one in named} - {*deleted}
     to, live = tuple(sorted(broker_ids)), _live(context)
     return [SendUpdateMetadata(to, updates, live, True, tuple(sorted(untold)))] if to else []
 

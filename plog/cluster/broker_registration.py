@@ -185,15 +185,18 @@ class BrokerRegistration:
         return found is not None and found.ephemeral_owner == session_id
 
     def has_epochs(self, controller_epoch: int, broker_epoch: int) -> bool:
-        """Return whether the epochs of an order are not beyond those that the store has.
+        """Return whether the store has the epochs of an order, and this broker its registration.
 
-        Raises StoreError.
+        An order for the process before this one is refused, also while its registration lasts:
+        that process may have led with records that are lost. Raises StoreError.
         """
         self._store.sync()  # a server that is behind the others may not have them yet
         if controller_epoch > read_controller_epoch(self._store):
             return False
         found = self._store.exists(broker_path(self._broker_id))
-        return found is not None and broker_epoch <= found.czxid
+        if found is None or not self._store.is_own(found.ephemeral_owner):
+            return False
+        return broker_epoch == found.czxid
 
     def report_lost_replicas(self) -> None:
         """Have the controller ask which replicas this broker can serve. Raises StoreError.

@@ -468,7 +468,8 @@ class ControllerMachine:
         return update_metadata(self.context, self.context.brokers, updates)
 
     def _tell_everything(self, broker_ids: Iterable[int]) -> list[Effect]:
-        return full_update(self.context, broker_ids, self._kept(self.context.partitions()))
+        kept = self._kept(self.context.partitions())
+        return full_update(self.context, broker_ids, kept, self.deletions.announced())
 
     def _replicated_on(self, broker_ids: Iterable[int]) -> list[TopicPartition]:
         wanted, context = set(broker_ids), self.context

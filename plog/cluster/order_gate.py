@@ -71,7 +71,8 @@ class OrderGate:
             connection: by which it came; later ones have higher numbers.
 
         Raises:
-            NoResponse: the coordination store has none like these.
+            NoResponse: the coordination store has none like these, or they are of the process
+                before this one.
             SentAgain: the controller has sent it again meanwhile.
             StoreError: the store cannot be asked.
         """

@@ -32,6 +32,10 @@ class TopicDeletions:
     def __contains__(self, name: str) -> bool:
         return name in self.by_name
 
+    def announced(self) -> set[str]:
+        """Return the names of the topics whose deletion brokers have heard of."""
+        return {name for name, one in self.by_name.items() if one.phase is not Phase.WAITING}
+
     # -- their life ----------------------------------------------------------------------------
 
     def begin(self, names: Iterable[str]) -> None:

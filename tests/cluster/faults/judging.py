@@ -6,10 +6,11 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from plog._native.batch import scan
+from plog._native.batch import BatchHeader, scan
 from plog.client.admin import Admin
 from plog.client.group_admin import GroupAdmin
 from plog.client.metadata import TopicInfo
+from plog.errors import CorruptRecord
 from plog.types import TopicPartition
 from tests.checker.checks import check
 from tests.checker.history import Ack, Event, Fail, History, Poll, Send, Unknown, read_history
@@ -162,17 +163,23 @@ def unlike_replicas(log_dirs: Iterable[Path]) -> Iterator[str]:
         first, *others = [_log_of(one) for one in places]
         for place, other in zip(places[1:], others, strict=True):
             if other != first:
-                ours, theirs = _unlike(first, other), _unlike(other, first)
-                yield f"{name}: {places[0]} has {ours}; {place} has {theirs}"
+                pairs = enumerate(zip(first, other, strict=False))
+                same = next((at for at, (x, y) in pairs if x != y), min(len(first), len(other)))
+                ours, theirs = _batch_at(first, same), _batch_at(other, same)
+                yield (
+                    f"{name}: {places[0]} has {len(first)} bytes, {place} has {len(other)},"
+                    f" of which the first {same} are the same: {ours} is not {theirs}"
+                )
 
 
-def _unlike(log: bytes, other: bytes) -> str:
-    """Say how long a log is, and which of its batches is the first that the other has not."""
-    for batch in scan(log):
-        within = slice(batch.position, batch.position + batch.size_bytes)
-        if log[within] != other[within]:
-            return f"{len(log)} bytes, among them {batch}"
-    return f"{len(log)} bytes"
+def _batch_at(log: bytes, position: int) -> BatchHeader | str:
+    """Return the batch at a position, or why there is none."""
+    try:
+        batches = scan(log)
+    except CorruptRecord as fault:
+        return str(fault)
+    within = (one for one in batches if one.position <= position < one.position + one.size_bytes)
+    return next(within, "its end")
 
 
 def _log_of(place: Path) -> bytes:

@@ -111,6 +111,7 @@ def test_replicas_that_differ_are_named(tmp_path: Path) -> None:
             place.write_bytes(data)
     a, b, c = (tmp_path / name for name in held)
     assert list(judging.unlike_replicas([a, b])) == []
-    assert list(judging.unlike_replicas([a, c])) == [
-        f"out-0: {a / 'out-0'} has 6 bytes, {c / 'out-0'} has 6, of which the first 2 are the same"
-    ]
+    (found,) = judging.unlike_replicas([a, c])
+    assert found.startswith(
+        f"out-0: {a / 'out-0'} has 6 bytes, {c / 'out-0'} has 6, of which the first 2 are the same:"
+    )

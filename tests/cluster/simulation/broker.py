@@ -67,6 +67,7 @@ TICK_MS = 1_000
 MAX_SHUTDOWN_MS = 3_000
 START_AGAIN_MS = 1000
 RESTART_MS = 5_000
+FLUSH_MS = 100
 PROPOSES = 0.2
 """How often a leader asks for larger in-sync sets, per tick."""
 
@@ -84,6 +85,8 @@ class SimBroker:
         self.process: Process | None = None
         self.last_session = 0
         """Remembered in the directory, as `session_file` does."""
+        self.flush_ms = FLUSH_MS
+        """At most so long its disk takes to make a record durable."""
         self._starts = 0
         self.directory = cluster.directory and cluster.directory / str(broker_id)
         self._restore: Callable[[], None] | None = None
@@ -159,6 +162,7 @@ class SimBroker:
 
     def heal(self) -> None:
         """Have a process run that goes on."""
+        self.flush_ms = FLUSH_MS
         if self.process is not None and self.process.is_stopping:
             self.kill()
         if self.process is not None:
@@ -486,14 +490,14 @@ class Process:
     def _obey_in_turn(
         self, order: ControlRequest, connection: int, respond: Callable[[object], None]
     ) -> None:
-        is_known = self.cluster.invariants.is_known(order, self.broker.id)
+        is_known = self.cluster.invariants.is_known(order, self)
         try:
             self.gate.check_in_turn(order, connection)
         except SentAgain:
             respond(None)
         except NoResponse as reason:
             if is_known:
-                self.cluster.invariants.check_unknown(order, self.broker.id, reason)
+                self.cluster.invariants.check_unknown(order, self, reason)
             respond(None)
         except StoreError:
             respond(None)
@@ -505,7 +509,7 @@ class Process:
                 respond(None)
                 return
             if response.error_code == ErrorCode.NONE:
-                self.cluster.invariants.check_obeyed(order, self.broker, broker_epoch)
+                self.cluster.invariants.check_obeyed(order, self, broker_epoch)
             respond(response)
 
     def _obey(self, order: ControlRequest) -> ControlResponse:

@@ -67,6 +67,10 @@ class Invariants:
         """The leader of each leader epoch."""
         self._at_registration: dict[int, dict[Replicated, int]] = {}
         """By broker epoch: the leader epochs that controllers had written by then."""
+        self._registered_by: dict[int, int] = {}
+        """By broker epoch: the session."""
+        self._led_by: dict[tuple[Replicated, int], str] = {}
+        """The process that has led in each leader epoch, of partitions with several replicas."""
         cluster.zookeeper.on_commit.append(self._on_commit)
 
     def report(self, violation: str) -> None:
@@ -91,6 +95,7 @@ class Invariants:
                 self._on_state(path, PartitionStateNode.decode(node.data), session)
             elif path.startswith(znodes.BROKER_IDS + "/") and node.czxid == plan.zxid:
                 self._at_registration[plan.zxid] = dict(self._announced)
+                self._registered_by[plan.zxid] = session
 
     def _on_state(self, path: str, state: PartitionStateNode, session: int) -> None:
         _, _, _, name, _, index, _ = path.split("/")
@@ -127,6 +132,14 @@ class Invariants:
             return False
         return broker.id in topic.partitions.get(one.partition.partition, ())
 
+    def _has_several_replicas(self, one: Replicated) -> bool:
+        topic = self._topic(one.partition.topic)
+        return (
+            topic is not None
+            and topic.topic_id == one.topic_id
+            and len(topic.partitions.get(one.partition.partition, ())) > 1
+        )
+
     # -- orders ------------------------------------------------------------------------------
 
     def check_sender(self, order: ControlRequest, sender: Process) -> None:
@@ -154,24 +167,26 @@ class Invariants:
                         f" written {written}"
                     )
 
-    def is_known(self, order: ControlRequest, broker_id: int) -> bool:
-        """Return whether the epochs of an order have been committed."""
-        found = self._tree.exists(znodes.broker_path(broker_id))
+    def is_known(self, order: ControlRequest, to: Process) -> bool:
+        """Return whether the epochs of an order have been committed, and it is for this process."""
+        found = self._tree.exists(znodes.broker_path(to.broker.id))
         return (
             order.controller_epoch <= self.controller_epoch
             and found is not None
-            and order.broker_epoch <= found.czxid
+            and order.broker_epoch == found.czxid
+            and to.store.is_own(found.ephemeral_owner)
         )
 
-    def check_unknown(self, order: ControlRequest, broker_id: int, reason: Exception) -> None:
+    def check_unknown(self, order: ControlRequest, to: Process, reason: Exception) -> None:
         """An order whose epochs have been committed is not taken for a forged one."""
-        if self.is_known(order, broker_id):
-            self.report(f"broker {broker_id} does not believe an order: {reason}")
+        if self.is_known(order, to):
+            self.report(f"broker {to.broker.id} does not believe an order: {reason}")
 
-    def check_obeyed(self, order: ControlRequest, broker: SimBroker, broker_epoch: int) -> None:
-        """An order for an earlier registration is refused."""
-        if order.broker_epoch < broker_epoch:
-            self.report(f"broker {broker.id} obeys an order for its life {order.broker_epoch}")
+    def check_obeyed(self, order: ControlRequest, to: Process, broker_epoch: int) -> None:
+        """An order for an earlier registration is refused, and one for an earlier process."""
+        session = self._registered_by.get(order.broker_epoch)
+        if order.broker_epoch < broker_epoch or session not in to.store.sessions:
+            self.report(f"{to.owner} obeys an order for its life {order.broker_epoch}")
 
     # -- replicas ----------------------------------------------------------------------------
 
@@ -185,9 +200,14 @@ class Invariants:
     ) -> None:
         """A broker leads in epochs that name it, and in none from before its registration.
 
-        An earlier controller may not know the states of then; its orders end soon.
+        An earlier controller may not know the states of then; its orders end soon. No process leads
+        in an epoch in which another has: that one may have lost what followers have copied.
         """
         one = Replicated(topic_id, at)
+        if self._has_several_replicas(one):
+            by = self._led_by.setdefault((one, leader_epoch), process.owner)
+            if by != process.owner:
+                self.report(f"{process.owner} leads {at} in epoch {leader_epoch}, as {by} has")
         written = self._leaders.get((one, leader_epoch))
         if written != process.broker.id:
             self.report(f"{process.owner} leads {at} in epoch {leader_epoch}, which is {written}'s")

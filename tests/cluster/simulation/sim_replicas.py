@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
 LAG_TIME_MS = 4_000
 TICK_MS = 1_000
-FLUSH_MS = 100
 MOST_RECORDS = 3
 """In a response."""
 BUSY_MS, IDLE_MS = 20, 1_000
@@ -235,7 +234,7 @@ class SimReplicas(ModelReplicas):
                 log.durable_end = max(log.durable_end, min(end, log.end))
             then()
 
-        self._scheduler.soon(f"disk of {self._process.owner}", flush, FLUSH_MS)
+        self._scheduler.soon(f"disk of {self._process.owner}", flush, self._broker.flush_ms)
 
     def _flushed(self, at: TopicPartition) -> None:
         if (lead := self.leads.get(at)) is not None:

@@ -22,7 +22,7 @@ from plog.cluster.store import StoreError
 from plog.cluster.topic_admin import NewTopic
 from plog.cluster.znodes import Endpoint
 from plog.errors import KafkaError
-from tests.cluster.simulation.broker import Process
+from tests.cluster.simulation.broker import FLUSH_MS, Process
 from tests.cluster.simulation.cluster import SimCluster, Violation
 from tests.cluster.simulation.zookeeper import SESSION_MS
 from tests.memory import directory_in_memory
@@ -182,7 +182,13 @@ def move_lead(cluster: SimCluster, rng: random.Random) -> None:
     if led:
         at = rng.choice(led)
         _, state, replicas = written[at]
-        moved = replace(state, leader=replicas[0], leader_epoch=state.leader_epoch + 1)
+        registered = cluster.zookeeper.tree.exists(znodes.broker_path(replicas[0]))
+        moved = replace(
+            state,
+            leader=replicas[0],
+            leader_epoch=state.leader_epoch + 1,
+            leader_broker_epoch=registered.czxid if registered else -1,
+        )
         cluster.scheduler.note(f"{at}: {moved}")
         quietly(lambda: cluster.admin.set(znodes.partition_state_path(at), moved.encode()))
 
@@ -272,6 +278,8 @@ WEIGHTS = [0, 1, 1, 4]
 """Drawn for each kind of action: histories of few kinds go deeper than those of all."""
 PAUSES_MS = [[0, 30, 300], [30, 300, 1_000, 3_000], [0, 300, 3_000, 10_000]]
 """Between actions; drawn for each history."""
+FLUSHES_MS = [FLUSH_MS, FLUSH_MS, 3_000]
+"""Drawn for each broker: a follower's disk may be far ahead of the leader's."""
 
 
 class Kind(Enum):
@@ -322,6 +330,8 @@ def play(seed: int, kind: Kind, mutate: Callable[[Process], None] | None = None)
 def _play(cluster: SimCluster, seed: int, kind: Kind) -> None:
     rng = cluster.random
     cluster.slow_orders = rng.choice([0.0, 0.05, 0.3])
+    for broker in cluster.brokers:
+        broker.flush_ms = rng.choice(FLUSHES_MS)
     actions = draw_actions(rng, kind)
     pauses_ms = rng.choice(PAUSES_MS)
     cluster.scheduler.run(2_000)

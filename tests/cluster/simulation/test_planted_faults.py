@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 
+from plog.cluster.broker_registration import read_controller_epoch
 from plog.cluster.control_fence import NO_BROKER_EPOCH
 from plog.cluster.controller_events import Effect, Event, Feed, StatesWritten
 from plog.cluster.partition import Partition
 from plog.cluster.replica_manager import ReplicaManager
+from plog.cluster.znodes import broker_path
 from plog.coordinator.txn_events import Producer
 from plog.protocol.messages.replication import (
     StopReplicaPartitionState,
@@ -150,6 +152,18 @@ def forged_epochs_are_believed(process: Process) -> None:
     process.registration.has_epochs = lambda *epochs: True  # type: ignore[method-assign]
 
 
+def orders_for_the_process_before_are_obeyed(process: Process) -> None:
+    store, path = process.store, broker_path(process.broker.id)
+
+    def has_epochs(controller_epoch: int, broker_epoch: int) -> bool:
+        store.sync()
+        found = store.exists(path)
+        is_known = controller_epoch <= read_controller_epoch(store)
+        return is_known and found is not None and broker_epoch <= found.czxid
+
+    process.registration.has_epochs = has_epochs  # type: ignore[method-assign]
+
+
 def order_is_judged_by_a_server_that_lags(process: Process) -> None:
     without_sync(process, process.registration, "has_epochs")
 
@@ -171,6 +185,7 @@ MUTANTS = [
     conflicts_are_not_announced,
     earlier_lives_are_not_fenced,
     forged_epochs_are_believed,
+    orders_for_the_process_before_are_obeyed,
     order_is_judged_by_a_server_that_lags,
     orders_that_were_sent_again_are_obeyed,
 ]
