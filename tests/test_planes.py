@@ -27,6 +27,7 @@ ONE_PLANE = {
     "cluster/processes.py": "of several brokers; the tests of one have both paths",
     "cluster/faults/network.py": "of several brokers; the tests of one have both paths",
     "cluster/faults/power.py": "of several brokers; the tests of one have both paths",
+    "cluster/replication/test_bounced_leader.py": "of several brokers, as above",
     "cluster/test_broker_requests.py": "sends no records",
     "cluster/test_missing_disk.py": "of what a start finds, whichever path serves it then",
     "cluster/test_older_zookeeper.py": "of the ids that a start finds, whichever path gives them",

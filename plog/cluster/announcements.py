@@ -113,7 +113,7 @@ def leader_and_isr(
 ) -> list[Effect]:
     """Tell a broker what it leads and follows, if it does.
 
-    What it led before it registered again it is told with its next leader epoch.
+    Of partitions that it led before it registered again, it hears in their next leader epoch.
     """
     updates = tuple(
         one

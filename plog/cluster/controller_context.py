@@ -203,7 +203,7 @@ class ClusterContext:
         """Tell whether the leader has registered again since it was chosen.
 
         It may have lost what others copied from it. In its old epoch it would write other records
-        at the same offsets, and nobody could tell them apart. A lone replica has no others.
+        at the same offsets, and epochs would not tell them apart. A lone replica has no others.
         """
         state = self.states[partition]
         return (

@@ -1,7 +1,7 @@
-"""A leader that restarts before anybody has missed it leads no further in its old epoch.
+"""A leader that restarts before it is missed leads no further in its old epoch.
 
 What its host lost with the power others may have copied: it would write other records at the same
-offsets in the same epoch, and nobody could tell them apart.
+offsets in the same epoch, and epochs would not tell them apart.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class SlowDisks(BrokersOnDisks):
 
 
 class FirstOfAll(random.Random):
-    """Always the first of several ways: what was not synced is cut off."""
+    """Always the first of several ways: bytes that were not synced are cut off."""
 
     def choice(self, seq: Sequence[Any]) -> Any:
         return seq[0]
