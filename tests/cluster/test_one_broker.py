@@ -75,7 +75,8 @@ def test_created_topic_has_directories_leaders_and_nodes(start, log_dirs: list[P
         assert partition is node.replicas.by_id(created.topic_id, index)
         path = znodes.partition_state_path(at)
         assert node.store.get(path)[0] == (
-            b'{"controller_epoch":1,"leader":0,"version":1,"leader_epoch":0,"isr":[0]}'
+            b'{"controller_epoch":1,"leader":0,"version":1,"leader_epoch":0,"isr":[0],'
+            b'"leader_broker_epoch":%d}' % node.fence.broker_epoch
         )
     assert (
         node.store.get("/brokers/topics/a")[0]
