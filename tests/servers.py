@@ -22,6 +22,7 @@ from plog.ops.pages.probes import Phase
 from tests import several_brokers
 from tests.forks import Forked
 from tests.planes import ORACLE, Plane, broker_settings, environment_of, plane_or_default
+from tests.suspension import resume, suspend
 from tests.waiting import until
 
 START_TIMEOUT_S = 90
@@ -266,25 +267,15 @@ class BrokerProcess:
             self._process.wait()
             self._process = None
 
-    def _thread_states(self) -> Iterator[str]:
-        for stat in Path(f"/proc/{self.pid}/task").glob("*/stat"):
-            try:
-                yield stat.read_text().rpartition(")")[2].split()[0]
-            except OSError:  # the thread has ended
-                yield "X"
-
     @contextlib.contextmanager
     def suspended(self) -> Iterator[None]:
-        """Hold the broker in the block. SIGSTOP alone takes effect later on a busy host."""
+        """Hold the broker in the block."""
+        pids = [one.pid for one in self.all]
         try:
-            for one in self.all:
-                os.kill(one.pid, signal.SIGSTOP)
-            for one in self.all:
-                until(lambda one=one: set(one._thread_states()) == {"T"}, "suspended")
+            suspend(*pids)
             yield
         finally:
-            for one in self.all:
-                os.kill(one.pid, signal.SIGCONT)
+            resume(*pids)
 
     def __enter__(self) -> BrokerProcess:
         return self.start()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import uuid
 from contextlib import closing
 from pathlib import Path
@@ -13,6 +11,7 @@ from plog.cluster.znodes import broker_path
 from tests.cluster.processes import Brokers
 from tests.compat.live_kafka import ZooKeeper
 from tests.servers import BrokerProcess
+from tests.suspension import resume, suspend
 from tests.waiting import until
 
 
@@ -39,7 +38,7 @@ def test_suspended_broker_whose_id_another_process_took_ends(
 ) -> None:
     with Brokers(tmp_path, zookeeper.bootstrap, count=2) as brokers:
         first = brokers[1]
-        os.kill(first.pid, signal.SIGSTOP)
+        suspend(first.pid)
         brokers.admin_until(0, lambda admin: {node.node_id for node in admin.nodes()} == {0})
         place = tmp_path / str(uuid.uuid4())
         place.mkdir()
@@ -50,7 +49,7 @@ def test_suspended_broker_whose_id_another_process_took_ends(
         }
         second = BrokerProcess(place, overrides=settings).start()
         try:
-            os.kill(first.pid, signal.SIGCONT)
+            resume(first.pid)
             assert first.wait() == 1
             assert "stopping with status 1" in first.log
             assert "broker id 1 is registered by another process" in first.log

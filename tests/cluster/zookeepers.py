@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import subprocess
 import time
 from collections.abc import Sequence
@@ -10,6 +9,7 @@ from pathlib import Path
 
 from tests.compat.live_kafka import KAFKA_3_9, QUIET, mode_of
 from tests.servers import free_port
+from tests.suspension import resume, suspend
 
 START_S = 60
 SETTINGS = """tickTime=500
@@ -92,7 +92,7 @@ class Ensemble:
 
     def pause(self, number: int, *, goes_on: bool = False) -> None:
         """Stop a server where it is, or let it go on."""
-        self._running[number].send_signal(signal.SIGCONT if goes_on else signal.SIGSTOP)
+        (resume if goes_on else suspend)(self._running[number].pid)
 
     def close(self) -> None:
         """Kill all."""

@@ -6,18 +6,15 @@ offsets in the same epoch, and epochs would not tell them apart.
 
 from __future__ import annotations
 
-import os
 import random
-import signal
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from plog.client.producer import Producer
 from tests.cluster.faults.power import BrokersOnDisks, journal_of
-from tests.cluster.processes import Brokers
 from tests.compat.live_kafka import ZooKeeper
 from tests.crash import power_cut
 from tests.servers import BrokerProcess
@@ -68,17 +65,6 @@ def produce(bootstrap: str, values: range) -> None:
             one.result(0)
 
 
-@contextmanager
-def held_still(brokers: Brokers, ids: Sequence[int]) -> Iterator[None]:
-    for one in ids:
-        os.kill(brokers[one].pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        for one in ids:
-            os.kill(brokers[one].pid, signal.SIGCONT)
-
-
 def lose_power(broker: BrokerProcess) -> None:
     broker.kill()
     for _ in power_cut.cut(broker.log_dirs, journal_of(broker.directory), FirstOfAll(1)):
@@ -98,7 +84,9 @@ def test_leader_without_its_end_leads_in_a_new_epoch(zookeeper: ZooKeeper, tmp_p
         produce(brokers[leader].bootstrap, range(20))
         until_equal(brokers, TOPIC)
         slow.unlink()
-        with held_still(brokers, others):
+        with ExitStack() as suspended:
+            for one in others:
+                suspended.enter_context(brokers[one].suspended())
             lose_power(brokers[leader])
             assert not log_of(brokers, leader, TOPIC)
             brokers[leader].start()
