@@ -48,7 +48,13 @@ INCREMENTAL: Final = 1
 FULL: Final = 2
 """Types of UpdateMetadata. Kafka's brokers look at it only if the sender is a KRaft controller."""
 
-USABLE: Final = (ErrorCode.NONE, ErrorCode.STALE_CONTROLLER_EPOCH)
+INCOMPLETE: Final = ErrorCode.INELIGIBLE_REPLICA
+"""What a broker says to LeaderAndIsr of a replica that it has taken up, and that may lack records.
+
+plog's own use of the code: Kafka's brokers do not know which of their replicas lack records.
+"""
+
+USABLE: Final = (ErrorCode.NONE, ErrorCode.STALE_CONTROLLER_EPOCH, INCOMPLETE)
 """What a broker says to LeaderAndIsr of a replica whose log it can use: the order may be known."""
 
 
@@ -192,6 +198,7 @@ def leader_and_isr_answered(
         broker.epoch,
         online=tuple(tp for tp, code in codes.items() if code in USABLE),
         offline=tuple(tp for tp, code in codes.items() if code == ErrorCode.KAFKA_STORAGE_ERROR),
+        incomplete=tuple(tp for tp, code in codes.items() if code == INCOMPLETE),
     )
 
 

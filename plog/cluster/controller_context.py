@@ -129,6 +129,11 @@ class ClusterContext:
     states: dict[TopicPartition, PartitionState] = field(default_factory=dict)
     offline_replicas: set[tuple[int, TopicPartition]] = field(default_factory=set)
     """Replicas of live brokers whose log is not usable (failed directory, damage)."""
+    eligible_replicas: set[tuple[int, TopicPartition]] = field(default_factory=set)
+    """Replicas that may lead, as their brokers have said since they registered.
+
+    Of partitions with several replicas.
+    """
     shutting_down: set[int] = field(default_factory=set)
 
     def partitions(self) -> Iterator[TopicPartition]:
@@ -157,6 +162,10 @@ class ClusterContext:
         topic = self.topics.get(partition.topic)
         return topic is not None and partition.partition in topic.partitions
 
+    def is_replicated(self, partition: TopicPartition) -> bool:
+        """Tell whether a known partition has several replicas."""
+        return len(self.assignment(partition).replicas) > 1
+
     def is_online(self, broker_id: int, partition: TopicPartition) -> bool:
         """Tell whether a replica can serve: its broker lives and stays, its log is usable."""
         return (
@@ -173,6 +182,14 @@ class ClusterContext:
         """Return the replicas that cannot serve, in assignment order."""
         replicas = self.assignment(partition).replicas
         return tuple(r for r in replicas if not self.is_online(r, partition))
+
+    def is_eligible(self, broker_id: int, partition: TopicPartition) -> bool:
+        """Tell whether a replica in sync is known to have all records. A lone one has what is left.
+
+        Otherwise the other members have to stay in sync when it is elected: should it refuse to
+        lead, one of them has all that was acknowledged.
+        """
+        return (broker_id, partition) in self.eligible_replicas or not self.is_replicated(partition)
 
     def brokers_in_turn(self) -> list[int]:
         """Return the live brokers, the controller's own last.
@@ -209,7 +226,7 @@ class ClusterContext:
         return (
             state.leader in self.brokers
             and state.leader_broker_epoch != self.brokers[state.leader].epoch
-            and len(self.assignment(partition).replicas) > 1
+            and self.is_replicated(partition)
         )
 
     def broker_epoch(self, broker_id: int) -> int:
@@ -221,6 +238,7 @@ class ClusterContext:
         """Forget a topic."""
         for partition in list(self.partitions_of(name)):
             self.states.pop(partition, None)
-        self.offline_replicas = {one for one in self.offline_replicas if one[1].topic != name}
+        for replicas in (self.offline_replicas, self.eligible_replicas):
+            replicas.difference_update([one for one in replicas if one[1].topic == name])
         self.topics.pop(name, None)
         self.unreadable.pop(name, None)

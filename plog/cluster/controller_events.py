@@ -110,12 +110,16 @@ class UncleanRead:
 
 @dataclass(frozen=True, slots=True)
 class LeaderAndIsrAnswered:
-    """Which replicas a broker could and could not take up."""
+    """Which replicas a broker could and could not take up.
+
+    `incomplete`: those of `online` that may lack records, and refuse to lead.
+    """
 
     broker_id: int
     broker_epoch: int
     online: tuple[TopicPartition, ...]
     offline: tuple[TopicPartition, ...]
+    incomplete: tuple[TopicPartition, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

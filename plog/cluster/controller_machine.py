@@ -152,7 +152,8 @@ class ControllerMachine:
             del context.brokers[broker_id]
             context.shutting_down.discard(broker_id)
             self.deletions.on_broker_lost(broker_id)
-        context.offline_replicas = {one for one in context.offline_replicas if one[0] not in gone}
+        for replicas in (context.offline_replicas, context.eligible_replicas):
+            replicas.difference_update([one for one in replicas if one[0] in gone])
         effects: list[Effect] = [CloseChannel(broker_id) for broker_id in sorted(gone)]
         return effects + self._reconcile_and_announce(touched, always=True)
 
@@ -185,18 +186,32 @@ class ControllerMachine:
         """Note which replicas are usable, and elect where a leader is not."""
         if not self._is_current(event.broker_id, event.broker_epoch):
             return []
-        offline = self.context.offline_replicas
-        changed = []
+        offline, eligible = self.context.offline_replicas, self.context.eligible_replicas
+        changed: list[TopicPartition] = []
+        leads: list[TopicPartition] = []
         for partition in event.offline:
-            if self.context.knows(partition) and (event.broker_id, partition) not in offline:
-                offline.add((event.broker_id, partition))
+            replica = (event.broker_id, partition)
+            eligible.discard(replica)
+            if self.context.knows(partition) and replica not in offline:
+                offline.add(replica)
                 changed.append(partition)
         for partition in event.online:
-            if (event.broker_id, partition) in offline:
-                offline.remove((event.broker_id, partition))
+            replica = (event.broker_id, partition)
+            if replica in offline:
+                offline.remove(replica)
                 changed.append(partition)
+            if partition in event.incomplete:
+                eligible.discard(replica)
+            elif self.context.knows(partition) and self.context.is_replicated(partition):
+                eligible.add(replica)
+                state = self.context.states.get(partition)
+                if state is not None and state.leader == event.broker_id:
+                    leads.append(partition)
             self.deletions.on_usable(event.broker_id, partition)
         effects = self._reconcile_and_announce(changed, always=False) if changed else []
+        # Members that were lost before this leader had said that it can lead.
+        reconciled = {*changed}
+        effects += self._reconcile(one for one in leads if one not in reconciled)
         effects += self.moves.on_taken_up(event.broker_id, event.online)
         return effects + self.deletions.resume() if changed else effects
 

@@ -107,9 +107,14 @@ class Reassignments:
         if wanted == known:
             return ErrorCode.NONE
         state = context.states.get(partition)
-        if state is not None and not {*state.isr} & {*wanted.replicas}:
-            # All records are on replicas alone that would go.
-            return ErrorCode.INVALID_REPLICA_ASSIGNMENT
+        if state is not None:
+            staying = {*state.isr} & {*wanted.replicas}
+            if context.has_leader(partition):
+                # A member that is lost may still be in sync (`needed_write`).
+                staying &= {*context.online(partition)}
+            if not staying:
+                # All records are on replicas alone that would go.
+                return ErrorCode.INVALID_REPLICA_ASSIGNMENT
         return wanted
 
     # -- steps -------------------------------------------------------------------------------

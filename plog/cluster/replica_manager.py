@@ -19,6 +19,7 @@ from typing import Protocol
 
 from plog._native.topic_traffic import TopicTraffic
 from plog.cluster.control_fence import ControlFence
+from plog.cluster.control_requests import INCOMPLETE, USABLE
 from plog.cluster.disks import Disks
 from plog.cluster.leadership import Leadership
 from plog.cluster.metadata_cache import MetadataCache
@@ -342,11 +343,17 @@ class ReplicaManager:
                     )
                     if code != ErrorCode.STALE_CONTROLLER_EPOCH and not told:
                         refused.setdefault(str(refusal), []).append(at)
+                if code in USABLE and self._lacks_records(at):
+                    code = INCOMPLETE
                 errors.append(
                     LeaderAndIsrPartitionError(partition_index=at.partition, error_code=code)
                 )
             answers.append(LeaderAndIsrTopicError(topic_id=topic.topic_id, partition_errors=errors))
         return answers
+
+    def _lacks_records(self, at: TopicPartition) -> bool:
+        log = self._partitions[at].hosted_log
+        return log is not None and log.lack is not None
 
     def _make_new_logs(
         self, request: LeaderAndIsrRequest, settings: Mapping[str, TopicSettings]

@@ -7,7 +7,7 @@ shrinks, takes a new leader epoch. Never touches the context.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from plog.cluster.controller_context import ClusterContext, PartitionState
 from plog.cluster.controller_events import ElectionType, ProposedIsr, StateWrite
@@ -46,10 +46,10 @@ def needed_write(
         return None
     if context.has_leader(partition):
         in_sync = tuple(one for one in state.isr if one in online)
-        if in_sync == state.isr:
+        if in_sync == state.isr or not context.is_eligible(state.leader, partition):
             return None
         return _change(context, partition, Choice(state.leader, in_sync))
-    choice = elect_in_sync(replicas, state.isr, online)
+    choice = _elect_in_sync(context, partition, replicas, state.isr)
     if choice is None and online:
         if unclean is None or partition.topic not in unclean:
             ask.add(partition.topic)
@@ -76,7 +76,7 @@ def elect(
         if context.has_leader(partition):
             return ErrorCode.ELECTION_NOT_NEEDED
         if state is not None:
-            choice = elect_in_sync(replicas, state.isr, online)
+            choice = _elect_in_sync(context, partition, replicas, state.isr)
         choice = choice or elect_unclean(replicas, online)
         if choice is None or is_unreadable:
             return ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
@@ -98,12 +98,12 @@ def move_off(
     """Return what takes a broker that is about to stop out of leadership and the in-sync set."""
     state = context.states.get(partition)
     replicas = context.assignment(partition).replicas
-    if state is None or len(replicas) == 1:
+    if state is None or not context.is_replicated(partition):
         return None  # nobody else could lead it: it stays until the broker is gone
     if state.leader == broker_id:
-        choice = elect_in_sync(replicas, state.isr, context.online(partition))
+        choice = _elect_in_sync(context, partition, replicas, state.isr)
         return None if choice is None else _change(context, partition, choice)
-    if broker_id in state.isr and state.leader != NO_LEADER:
+    if broker_id in state.isr and context.is_eligible(state.leader, partition):
         staying = tuple(one for one in state.isr if one != broker_id)
         return _change(context, partition, Choice(state.leader, staying))
     return None
@@ -117,11 +117,10 @@ def change_replicas(
     Its leader stays, if it is one of them; at least one of those in sync is.
     """
     state = context.states[partition]
-    online = context.online(partition)
     isr = tuple(one for one in state.isr if one in replicas)
     if state.leader in replicas and context.has_leader(partition):
         return _change(context, partition, Choice(state.leader, isr))
-    choice = elect_in_sync(replicas, isr, online) or Choice(NO_LEADER, isr)
+    choice = _elect_in_sync(context, partition, replicas, isr) or Choice(NO_LEADER, isr)
     return _change(context, partition, choice)
 
 
@@ -188,8 +187,25 @@ def still_led(context: ClusterContext, broker_id: int) -> list[TopicPartition]:
         for partition in context.partitions_on(broker_id)
         if (state := context.states.get(partition)) is not None
         and state.leader == broker_id
-        and len(context.assignment(partition).replicas) > 1
+        and context.is_replicated(partition)
     ]
+
+
+def _elect_in_sync(
+    context: ClusterContext, partition: TopicPartition, replicas: Sequence[int], isr: Sequence[int]
+) -> Choice | None:
+    """Choose a leader among those in sync, if one can be one that has said it can lead.
+
+    Another one may refuse, as its log is gone. Then one of those that were lost has what was
+    acknowledged, so they stay in sync until it has taken the lead (`needed_write`).
+    """
+    online = context.online(partition)
+    eligible = tuple(one for one in online if context.is_eligible(one, partition))
+    first = elect_in_sync(replicas, isr, eligible)
+    if first is not None:
+        return Choice(first.leader, tuple(one for one in replicas if one in online and one in isr))
+    choice = elect_in_sync(replicas, isr, online)
+    return None if choice is None else Choice(choice.leader, tuple(isr))
 
 
 def _create(context: ClusterContext, partition: TopicPartition, choice: Choice) -> StateWrite:

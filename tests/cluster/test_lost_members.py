@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from plog.types import TopicPartition
 from tests.scenarios.controller_script import ControllerScript
 
@@ -29,10 +27,6 @@ def test_member_without_its_records_does_not_lead() -> None:
     assert play(*ALL_HAVE_DIED).states[A0].leader == -1
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="an election writes a set of one before that broker has said that it can lead",
-)
 def test_other_members_lead_once_they_are_back() -> None:
     """Both have all acknowledged records."""
     script = play(*ALL_HAVE_DIED, "brokers 0@20 1@11 2@22")

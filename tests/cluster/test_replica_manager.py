@@ -53,7 +53,7 @@ A0, A1 = TopicPartition("a", 0), TopicPartition("a", 1)
 ID, OTHER_ID = uuid.UUID(int=5), uuid.UUID(int=6)
 ME, PEER = 1, 2
 NONE, STORAGE = ErrorCode.NONE, ErrorCode.KAFKA_STORAGE_ERROR
-STALE = ErrorCode.STALE_CONTROLLER_EPOCH
+STALE, INCOMPLETE = ErrorCode.STALE_CONTROLLER_EPOCH, ErrorCode.INELIGIBLE_REPLICA
 
 
 class FakeLog:
@@ -375,7 +375,7 @@ def test_replica_that_may_be_on_a_lost_disk_is_not_made_anew(broker) -> None:
 
 
 def test_replica_without_its_log_is_made_anew_and_reported(broker, caplog) -> None:
-    assert broker.lead(leader=PEER, new=False) == NONE
+    assert broker.lead(leader=PEER, new=False) == INCOMPLETE
     assert "has no log on this broker" in caplog.text
 
 
@@ -398,14 +398,16 @@ def test_lost_replica_of_several_leads_only_after_it_was_copied(
     assert broker.logs.logs == {}
     with pytest.raises(KafkaStorageError):
         broker.replicas.leader(A0)
-    assert broker.lead(epoch=4, leader=PEER, isr=(PEER, ME), new=False) == NONE
+    assert broker.lead(epoch=4, leader=PEER, isr=(PEER, ME), new=False) == INCOMPLETE
+    assert broker.lead(epoch=4, leader=PEER, isr=(PEER, ME), new=False) == INCOMPLETE, "asked again"
     assert broker.fetchers.following == {A0: PEER}
     assert broker.logs.logs[A0].lack is Lack.LOST_LOG
     for epoch, leader in ((5, ME), (6, -1)):
         assert broker.lead(epoch=epoch, leader=leader, new=False) == STORAGE
     assert broker.fetchers.following == {}
-    assert broker.lead(epoch=7, leader=PEER, new=False) == NONE
+    assert broker.lead(epoch=7, leader=PEER, new=False) == INCOMPLETE
     broker.logs.logs[A0].complete()
+    assert broker.lead(epoch=7, leader=PEER, new=False) == STALE
     assert broker.lead(epoch=8, leader=ME, new=False) == NONE
     assert broker.replicas.leader(A0).log is broker.logs.logs[A0]
 
@@ -420,7 +422,7 @@ def test_lost_replica_leads_where_unclean_elections_are_allowed(
     broker.obey_changes()
     broker.alter(A0.topic, UNCLEAN)
     assert broker.reports == 1, "the controller asks again who can be used"
-    assert broker.lead(leader=-1, new=False) == NONE
+    assert broker.lead(leader=-1, new=False) == INCOMPLETE
     assert broker.logs.logs[A0].lack is Lack.LOST_LOG
     assert broker.lead(epoch=1, leader=ME, new=False) == NONE
     assert broker.logs.logs[A0].lack is None
@@ -475,7 +477,7 @@ def test_replica_of_several_leads_after_an_unclean_stop_only_once_it_was_copied(
     for epoch, leader in enumerate((ME, -1)):
         assert broker.lead(epoch=epoch, leader=leader, new=False) == STORAGE
     assert "unclean.leader.election.enable=true of the topic lets it lead" in caplog.text
-    assert broker.lead(epoch=2, leader=PEER, isr=(PEER,), new=False) == NONE
+    assert broker.lead(epoch=2, leader=PEER, isr=(PEER,), new=False) == INCOMPLETE
     assert broker.fetchers.following == {A0: PEER}
     log.complete()
     assert broker.lead(epoch=3, leader=ME, new=False) == NONE
@@ -483,7 +485,7 @@ def test_replica_of_several_leads_after_an_unclean_stop_only_once_it_was_copied(
 
 def test_only_replica_leads_after_an_unclean_stop(broker: Broker) -> None:
     log = stopped_uncleanly(broker)
-    assert broker.lead(epoch=1, leader=-1, new=False, replicas=[ME]) == NONE
+    assert broker.lead(epoch=1, leader=-1, new=False, replicas=[ME]) == INCOMPLETE
     assert log.lack is Lack.UNCLEAN_STOP
     assert broker.lead(epoch=2, leader=ME, new=False, replicas=[ME]) == NONE
     assert log.lack is None, "there is nothing that it lacks"
@@ -497,7 +499,7 @@ def test_topic_may_let_a_replica_lead_after_an_unclean_stop(broker: Broker) -> N
     assert broker.reports == 1, "the controller asks again who can be used"
     broker.alter("a", {**UNCLEAN, "retention.ms": "5"})
     assert broker.reports == 1
-    assert broker.lead(epoch=1, leader=-1, new=False) == NONE
+    assert broker.lead(epoch=1, leader=-1, new=False) == INCOMPLETE
     assert broker.lead(epoch=2, leader=ME, new=False) == NONE
     assert log.lack is None
 
@@ -514,7 +516,8 @@ def test_new_replica_of_a_known_partition_is_complete_once_its_leader_says_so(
     broker: Broker, isr: tuple[int, ...]
 ) -> None:
     """One that is in sync already had a log that is gone."""
-    assert broker.lead(leader=PEER, isr=isr, new=False) == NONE
+    code = broker.lead(leader=PEER, isr=isr, new=False)
+    assert code == (INCOMPLETE if ME in isr else NONE)
     assert (broker.logs.logs[A0].lack is Lack.LOST_LOG) is (ME in isr)
 
 

@@ -36,6 +36,8 @@ class ControllerScript:
         self.machine: ControllerMachine | None = None
         self.token = 0
         self.answer_is_lost = False
+        self.brokers_answer = False
+        self.unanswered: deque[events.SendLeaderAndIsr] = deque()
 
     def __call__(self, words: list[str]) -> list[str]:
         return getattr(self, "do_" + words[0].replace("-", "_"))(*words[1:])
@@ -111,14 +113,24 @@ class ControllerScript:
         self.deletions |= set(names)
         return self._feed(events.DeletionsRead(frozenset(self.deletions)))
 
+    def do_brokers_answer(self) -> list[str]:
+        """From now on brokers answer each LeaderAndIsr at once, and can take up what it says."""
+        self.brokers_answer = True
+        return []
+
     def do_took_up(self, broker: str, *fields: str) -> list[str]:
-        """`took-up 1 online=a-0 offline=a-1`: the answer to LeaderAndIsr."""
+        """`took-up 1 online=a-0 offline=a-1`: the answer to LeaderAndIsr.
+
+        `incomplete=a-2`: taken up, but it may lack records.
+        """
         values = dict(one.split("=") for one in fields)
+        incomplete = _partitions(values.get("incomplete", ""))
         answer = events.LeaderAndIsrAnswered(
             int(broker),
             int(values.get("epoch", self._epoch(broker))),
-            _partitions(values.get("online", "")),
+            (*_partitions(values.get("online", "")), *incomplete),
             _partitions(values.get("offline", "")),
+            incomplete,
         )
         return self._feed(answer)
 
@@ -229,6 +241,13 @@ class ControllerScript:
         if self.must_read_deletions:
             self.must_read_deletions = False
             lines += self._feed(events.DeletionsRead(frozenset(self.deletions)))
+        while self.unanswered:
+            sent = self.unanswered.popleft()
+            epoch, told = (
+                self._epoch(str(sent.broker_id)),
+                [one.partition for one in sent.partitions],
+            )
+            lines += self._feed(events.LeaderAndIsrAnswered(sent.broker_id, epoch, tuple(told), ()))
         return lines
 
     def _execute(self, effect: events.Effect) -> tuple[list[str], events.Event | None]:
@@ -238,6 +257,8 @@ class ControllerScript:
             case events.WriteAssignments():
                 return self._write_assignments(effect)
             case events.SendLeaderAndIsr(broker, updates):
+                if self.brokers_answer:
+                    self.unanswered.append(effect)
                 return [f"leader-and-isr -> {broker}", *map(_update_line, updates)], None
             case events.SendUpdateMetadata(brokers, updates, live, is_full, untold):
                 alive = _list(one.id for one in live)

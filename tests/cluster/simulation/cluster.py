@@ -126,13 +126,11 @@ class SimCluster:
         written = self.written()
         if without := {at for at, _, _ in self._assigned()} - written.keys():
             raise Violation(f"{sorted(without)} have no state")
-        lost = {at for at, one in written.items() if self._is_lost(at, one)}
-        if led := [at for at in lost if written[at].state.leader >= 0]:
-            raise Violation(f"{sorted(led)} are led, and no replica in sync has all records")
-        whole = {at: one for at, one in written.items() if at not in lost}
+        if lost := {at for at, one in written.items() if self._is_lost(at, one)}:
+            raise Violation(f"{sorted(lost)}: no replica in sync has all records")
         for broker in self.brokers:
             _check_metadata(broker, written, live, active[0])
-            _check_replicas(broker, whole, lost)
+            _check_replicas(broker, written)
             _check_logs(broker)
         if self.is_replicated and (fault := self.acknowledged.check_logs()) is not None:
             raise Violation(fault)
@@ -143,6 +141,17 @@ class SimCluster:
         """Whether no replica in sync has all records: only an unclean election helps."""
         one = Hosted(written.topic_id, at)
         return all(self.brokers[member].has_lost(one) for member in written.state.isr)
+
+    def can_spare(self, broker_id: int) -> bool:
+        """Return whether every partition that has a broker in sync has another with all records."""
+        return all(
+            any(
+                member != broker_id and not self.brokers[member].has_lost(Hosted(one.topic_id, at))
+                for member in one.state.isr
+            )
+            for at, one in self.written().items()
+            if broker_id in one.state.isr
+        )
 
     def is_being_deleted(self, topic: str) -> bool:
         """Return whether an administrator has asked for it."""
@@ -188,13 +197,10 @@ def _check_metadata(
         raise Violation(f"broker {broker.id} knows {known}, written is {wanted}")
 
 
-def _check_replicas(
-    broker: SimBroker, written: dict[TopicPartition, Written], lost: set[TopicPartition]
-) -> None:
+def _check_replicas(broker: SimBroker, written: dict[TopicPartition, Written]) -> None:
     assert broker.process is not None
     mine = {at: one for at, one in written.items() if broker.id in one.replicas}
-    logs = {at: topic_id for at, topic_id in broker.logs.items() if at not in lost}
-    if logs != {at: one.topic_id for at, one in mine.items()}:
+    if broker.logs != {at: one.topic_id for at, one in mine.items()}:
         raise Violation(f"broker {broker.id} has logs of {logs}, should have {mine}")
     for at, (_, state, replicas) in mine.items():
         if state.leader != replicas[0] or set(state.isr) != set(replicas):

@@ -246,7 +246,7 @@ def lose_all_power(cluster: SimCluster, rng: random.Random) -> None:
 
 
 def replace_disk(cluster: SimCluster, rng: random.Random) -> None:
-    """Replace a disk on which no partition counts, soon after it was to count, if there is one."""
+    """Replace a disk whose records others have, too, soon after it was to count, if there is one."""
     joining = [
         cluster.brokers[broker_id]
         for broker in cluster.brokers
@@ -254,7 +254,7 @@ def replace_disk(cluster: SimCluster, rng: random.Random) -> None:
         for broker_id in broker.process.joining()
     ]
     broker = rng.choice(joining or cluster.brokers)
-    if not any(broker.id in one.state.isr for one in cluster.written().values()):
+    if cluster.can_spare(broker.id):
         broker.lose_disk()
         broker.start()
 

@@ -192,3 +192,11 @@ def check_is_found(mutate: Callable[[Process], None]) -> None:
 def test_leader_that_leads_on_once_it_is_back_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ClusterContext, "leader_has_returned", lambda *_: False)
     check_is_found(lambda process: None)
+
+
+def test_election_of_a_member_that_has_lost_its_log_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The others were lost before it, and would not be in sync any more."""
+    monkeypatch.setattr(ClusterContext, "is_eligible", lambda *_: True)
+    check_is_found(lambda process: None)
