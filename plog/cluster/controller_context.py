@@ -184,10 +184,10 @@ class ClusterContext:
         return tuple(r for r in replicas if not self.is_online(r, partition))
 
     def is_eligible(self, broker_id: int, partition: TopicPartition) -> bool:
-        """Tell whether a replica in sync is known to have all records. A lone one has what is left.
+        """Tell whether a replica in sync is known to have all records. A lone one always leads.
 
         Otherwise the other members have to stay in sync when it is elected: should it refuse to
-        lead, one of them has all that was acknowledged.
+        lead, one of them has all acknowledged records.
         """
         return (broker_id, partition) in self.eligible_replicas or not self.is_replicated(partition)
 

@@ -246,6 +246,9 @@ class Partition:
         """Under the lock, before the role changes."""
         if self._publisher is not None:
             self._publisher.withdraw(self.topic_partition)
+        self._keep_no_set()
+
+    def _keep_no_set(self) -> None:
         if self._led is not None:
             self._in_sync_sets.cease(self.topic_partition)
             self._led = None
@@ -268,13 +271,12 @@ class Partition:
             )
             self._log, self._offline_reason = log, None
             self._leadership = leadership
-            self._led = (
-                None
-                if is_sole
-                else self._in_sync_sets.lead(
+            if is_sole:
+                self._keep_no_set()
+            else:
+                self._led = self._in_sync_sets.lead(
                     self.topic_partition, log.native, leadership, least_in_sync=least
                 )
-            )
             self._publish()
         self._on_change(self.topic_partition)
 

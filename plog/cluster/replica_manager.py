@@ -24,7 +24,8 @@ from plog.cluster.disks import Disks
 from plog.cluster.leadership import Leadership
 from plog.cluster.metadata_cache import MetadataCache
 from plog.cluster.partition import InSyncSets, Led, OnChange, Partition, Publisher, SettingsOf
-from plog.cluster.znodes import NO_LEADER
+from plog.cluster.refused_replicas import RefusedReplicas
+from plog.cluster.replica_logs import ReplicaLogs, ReplicaLost
 from plog.errors import (
     ErrorCode,
     FencedLeaderEpoch,
@@ -50,19 +51,14 @@ from plog.protocol.messages.replication import (
 from plog.runtime.bounded_lines import BoundedLines
 from plog.runtime.partition_lines import log_partitions
 from plog.settings.definitions import TopicSettings
-from plog.storage.file_errors import is_refusal
 from plog.storage.log import Log
-from plog.storage.log_manager import LogManager, NewPartition
+from plog.storage.log_manager import LogManager
 from plog.types import NO_EPOCH, ZERO_UUID, TopicPartition, counted
 
 log = logging.getLogger(__name__)
 
 MOST_NAMED = 5
 """So many partitions are named in an error."""
-
-
-class ReplicaLost(KafkaStorageError):
-    """A replica's log is gone, and may be copied from a leader once there is one."""
 
 
 class FollowerFetchers(Protocol):
@@ -133,18 +129,14 @@ class ReplicaManager:
         self.leaderships_taken = 0
         """How often this broker began to lead a partition."""
         self._lock = threading.Lock()
-        # Refused for want of space or descriptors alone: to be taken up when there are some.
-        self._without_space: set[TopicPartition] = set()
-        # Their logs are gone, and there is no leader from which they could be copied.
-        self._lost: set[TopicPartition] = set()
-        # Refused for logs that have been recovered since.
-        self._recovered: set[TopicPartition] = set()
+        self._refused = RefusedReplicas()
         self._partitions: dict[TopicPartition, Partition] = {}
         # Without a role for too long.
         self._not_awaited: set[TopicPartition] = set()
         self._by_id: dict[tuple[uuid.UUID, int], Partition] = {}
         self._by_topic: dict[str, dict[int, Partition]] = {}
         self._lines = BoundedLines(log, "%d further replicas could not be started or stopped")
+        self.replica_logs = ReplicaLogs(broker_id, logs, self._lines)
         self._deletions = BoundedLines(
             log, "%d further topics had their logs deleted", least_level=logging.INFO
         )
@@ -235,7 +227,7 @@ class ReplicaManager:
         for partition, settings in renewed:
             was_allowed = partition.settings.unclean_leader_election_enable
             is_allowed = settings.unclean_leader_election_enable and not was_allowed
-            may_lead = may_lead or (is_allowed and partition.topic_partition in self._lost)
+            may_lead = may_lead or (is_allowed and self._refused.is_lost(partition.topic_partition))
             partition.update_settings(settings)
         if may_lead:  # the controller takes it for offline
             self._log_dir_failed()
@@ -267,7 +259,7 @@ class ReplicaManager:
         try:
             with self._lock:
                 settings = self._settings_of(names)
-                self._make_new_logs(request, settings)
+                self.replica_logs.make_new(request.topic_states, settings, self._partitions)
                 named = [
                     TopicPartition(topic.topic_name, state.partition_index)
                     for topic in request.topic_states
@@ -324,7 +316,7 @@ class ReplicaManager:
             for state in topic.partition_states:
                 at = TopicPartition(topic.topic_name, state.partition_index)
                 code = ErrorCode.NONE
-                was_refused = at in self._without_space
+                lacked_space = self._refused.lacked_space(at)
                 known = self._partitions.get(at)
                 was_offline = known.offline_reason if known is not None else None
                 has_led = known is not None and known.is_leader
@@ -339,7 +331,7 @@ class ReplicaManager:
                     told = (
                         at in self._logs.offline
                         or str(refusal) == was_offline
-                        or (was_refused and at in self._without_space)
+                        or (lacked_space and self._refused.lacked_space(at))
                     )
                     if code != ErrorCode.STALE_CONTROLLER_EPOCH and not told:
                         refused.setdefault(str(refusal), []).append(at)
@@ -354,29 +346,6 @@ class ReplicaManager:
     def _lacks_records(self, at: TopicPartition) -> bool:
         log = self._partitions[at].hosted_log
         return log is not None and log.lack is not None
-
-    def _make_new_logs(
-        self, request: LeaderAndIsrRequest, settings: Mapping[str, TopicSettings]
-    ) -> None:
-        """Make the logs of a request's new replicas together; the disk is waited for once.
-
-        What cannot be made is asked for again by `_take_up`, which hears why.
-        """
-        new = []
-        for topic in request.topic_states:
-            for state in topic.partition_states:
-                at = TopicPartition(topic.topic_name, state.partition_index)
-                if (
-                    state.is_new
-                    and self._broker_id in state.replicas
-                    and at not in self._partitions
-                    and self._logs.get(at) is None
-                ):
-                    new.append(
-                        NewPartition(at, topic.topic_id, settings[at.topic], state.leader_epoch)
-                    )
-        if new:
-            self._logs.create_all(new)
 
     def _take_up(
         self,
@@ -399,9 +368,9 @@ class ReplicaManager:
             state.controller_epoch,
             tuple(state.adding_replicas),
         )
-        without_space = at in self._without_space
+        lacked_space = self._refused.lacked_space(at)
         # An order that has not been carried out may come again.
-        again = without_space or at in self._recovered or at in self._lost
+        again = self._refused.may_come_again(at)
         # Before the epochs: the controller asks with old ones which replicas a broker has lost.
         reason = self._logs.offline.get(at)
         if reason is None and known is not None and not again:
@@ -426,28 +395,21 @@ class ReplicaManager:
         try:
             if reason is not None:
                 raise KafkaStorageError(reason)
-            hosted = self._log_of(partition, state, was_refused=without_space)
+            hosted = self.replica_logs.log_of(partition, state, was_refused=lacked_space)
             self._give_role(partition, leadership, hosted)
         except ReplicaLost as lost:
             # The next leader can give all of it back. Until then an order without a leader is
             # refused, too: the controller would take this replica for one that can lead.
-            self._lost.add(at)
+            self._refused.on_lost(at)
             partition.go_offline(str(lost), leadership)
             self._register(partition)
             raise
         except KafkaStorageError as failure:
-            self._recovered.discard(at)
             partition.go_offline(reason or str(failure), leadership)
             self._register(partition)
-            cause = failure.__cause__
-            if isinstance(cause, OSError) and is_refusal(cause):
-                self._without_space.add(at)
-            else:
-                self._without_space.discard(at)
+            self._refused.on_failure(at, failure)
             raise
-        self._without_space.discard(at)
-        self._recovered.discard(at)
-        self._lost.discard(at)
+        self._refused.forget(at)
         self._register(partition)
         return partition
 
@@ -478,55 +440,6 @@ class ReplicaManager:
         self._by_topic.setdefault(at.topic, {})[at.partition] = partition
         if is_first:  # the role woke those who wait, when it could not be found here yet
             self._on_change(at)
-
-    def _log_of(
-        self, partition: Partition, state: LeaderAndIsrPartitionState, *, was_refused: bool
-    ) -> Log:
-        """Return the log of a replica, made if it is not there yet.
-
-        Raises:
-            ReplicaLost: it has lost records, and no other broker leads that may have them.
-            KafkaStorageError: it cannot be made, or is in a directory that is not here.
-            InconsistentTopicId: it is another topic's.
-        """
-        at = partition.topic_partition
-        is_copied = state.leader not in (NO_LEADER, self._broker_id)
-        has_others = state.replicas != [self._broker_id]
-        needs_copy = has_others and not (
-            is_copied or partition.settings.unclean_leader_election_enable
-        )
-        found = self._logs.get(at)
-        if found is not None:
-            if found.topic_id not in (None, partition.topic_id):
-                raise InconsistentTopicId(
-                    f"{at} has a log of topic id {found.topic_id}, not {partition.topic_id}"
-                )
-            if found.lack is not None and needs_copy:
-                raise ReplicaLost(f"{at} {found.lack.reason}")
-            return found
-        is_late = not state.is_new or was_refused
-        is_lost = not state.is_new and not was_refused
-        if is_lost:
-            # Its broker may have been killed before it had the order that creates the topic.
-            may_lack = has_others and not self._logs.was_never_made(at, partition.topic_id)
-            is_only = not is_copied and (needs_copy or not has_others)
-            absent = self._logs.reason_absent(at, partition.topic_id, is_only=is_only)
-            if needs_copy and may_lack:
-                raise ReplicaLost(absent or f"{at} has no log on this broker, and no leader")
-            is_lost = may_lack
-            if absent is not None:
-                raise KafkaStorageError(absent)
-            self._lines.warning("%s has no log on this broker: creating an empty one", at)
-        return self._logs.create(
-            at,
-            partition.topic_id,
-            partition.settings,
-            leader_epoch=state.leader_epoch,
-            is_late=is_late,
-            # Others would take an empty log for one with all records. One that is not in sync gets
-            # there only once its leader has seen that it has them.
-            is_incomplete=is_lost and self._broker_id in state.isr,
-        )
 
     # -- StopReplica -------------------------------------------------------------------------
 
@@ -582,9 +495,7 @@ class ReplicaManager:
             return False
         if partition is not None:
             del self._partitions[at]
-            self._without_space.discard(at)
-            self._recovered.discard(at)
-            self._lost.discard(at)
+            self._refused.forget(at)
             self._by_id.pop((partition.topic_id, at.partition), None)
             same_topic = self._by_topic[at.topic]
             del same_topic[at.partition]
@@ -601,7 +512,7 @@ class ReplicaManager:
         Raises:
             KafkaStorageError: the disk is full, or no file descriptor is left; it says which.
         """
-        refused = sorted(at.partition for at in list(self._without_space) if at.topic == topic)
+        refused = [at.partition for at in self._refused.without_space(topic)]
         if not refused:
             return
         partition = self._partitions.get(TopicPartition(topic, refused[0]))
@@ -618,14 +529,14 @@ class ReplicaManager:
 
         To be called from time to time: nothing tells when space or descriptors are free again.
         """
-        if any(self._logs.has_space_for(at) for at in list(self._without_space)):
+        if any(self._logs.has_space_for(at) for at in self._refused.without_space()):
             self._log_dir_failed()
 
     def on_late_recovery(self, topic_partitions: Iterable[TopicPartition]) -> None:
         """Have the controller repeat its orders about replicas that had no log until now."""
         with self._lock:
             refused = self._partitions.keys() & set(topic_partitions)
-            self._recovered |= refused
+            self._refused.on_recovered(refused)
         if refused:
             self._log_dir_failed()
 

@@ -194,10 +194,10 @@ def still_led(context: ClusterContext, broker_id: int) -> list[TopicPartition]:
 def _elect_in_sync(
     context: ClusterContext, partition: TopicPartition, replicas: Sequence[int], isr: Sequence[int]
 ) -> Choice | None:
-    """Choose a leader among those in sync, if one can be one that has said it can lead.
+    """Choose a leader among those in sync: first one that has said it can lead.
 
-    Another one may refuse, as its log is gone. Then one of those that were lost has what was
-    acknowledged, so they stay in sync until it has taken the lead (`needed_write`).
+    Another one may refuse, as its log is gone. Then a member that is lost has all acknowledged
+    records. So the set stays whole until the leader has taken the lead (`needed_write`).
     """
     online = context.online(partition)
     eligible = tuple(one for one in online if context.is_eligible(one, partition))

@@ -565,17 +565,21 @@ def _rack(value: object) -> str | None:
     return value
 
 
-def _int32(value: object, least: int = 0, most: int = MAX_INT32) -> int:
+def _int32(value: object, least: int = 0) -> int:
+    return _whole_number(value, least, MAX_INT32)
+
+
+def _int64(value: object, least: int = 0) -> int:
+    return _whole_number(value, least, MAX_INT64)
+
+
+def _whole_number(value: object, least: int, most: int) -> int:
     """Return a number that the protocol can carry, which JSON may hold as a text."""
     if not isinstance(value, int | str) or isinstance(value, bool):
         raise TypeError(f"not a whole number: {value!r}")
     if not least <= (number := int(value)) <= most:
         raise ValueError(f"{number} is below {least} or above {most}")
     return number
-
-
-def _int64(value: object, least: int = 0) -> int:
-    return _int32(value, least, MAX_INT64)
 
 
 FAULTS = KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError

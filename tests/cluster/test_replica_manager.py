@@ -463,6 +463,14 @@ def test_leader_is_fresh_no_more_while_it_is_deposed(
     assert not broker.replicas.is_fresh(A1), "there is no such replica"
 
 
+def test_leader_whose_other_replicas_are_removed_keeps_no_set(broker: Broker) -> None:
+    broker.lead(replicas=[ME, PEER])
+    assert [*broker.in_sync_sets.led] == [A0]
+    broker.lead(epoch=1, isr=(ME,), replicas=[ME], new=False)
+    assert broker.in_sync_sets.led == {}
+    assert broker.replicas.leader(A0).is_leader
+
+
 def stopped_uncleanly(broker: Broker) -> FakeLog:
     """Give it a replica whose machine has stopped, with acknowledged records in its page cache."""
     log = broker.logs.create(A0, ID, None)

@@ -243,11 +243,9 @@ class ControllerScript:
             lines += self._feed(events.DeletionsRead(frozenset(self.deletions)))
         while self.unanswered:
             sent = self.unanswered.popleft()
-            epoch, told = (
-                self._epoch(str(sent.broker_id)),
-                [one.partition for one in sent.partitions],
-            )
-            lines += self._feed(events.LeaderAndIsrAnswered(sent.broker_id, epoch, tuple(told), ()))
+            epoch = self._epoch(str(sent.broker_id))
+            online = tuple(one.partition for one in sent.partitions)
+            lines += self._feed(events.LeaderAndIsrAnswered(sent.broker_id, epoch, online, ()))
         return lines
 
     def _execute(self, effect: events.Effect) -> tuple[list[str], events.Event | None]:

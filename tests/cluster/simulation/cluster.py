@@ -201,7 +201,7 @@ def _check_replicas(broker: SimBroker, written: dict[TopicPartition, Written]) -
     assert broker.process is not None
     mine = {at: one for at, one in written.items() if broker.id in one.replicas}
     if broker.logs != {at: one.topic_id for at, one in mine.items()}:
-        raise Violation(f"broker {broker.id} has logs of {logs}, should have {mine}")
+        raise Violation(f"broker {broker.id} has logs of {broker.logs}, should have {mine}")
     for at, (_, state, replicas) in mine.items():
         if state.leader != replicas[0] or set(state.isr) != set(replicas):
             raise Violation(f"{at} of {replicas} is not led as preferred, or not in sync: {state}")

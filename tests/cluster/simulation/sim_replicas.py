@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
+from plog.cluster.control_requests import INCOMPLETE, USABLE
 from plog.cluster.controller_events import IsrsProposed, Outcome
 from plog.cluster.replication import fetch_decisions as decisions
 from plog.cluster.replication.alter_partition import Batch, Proposals
@@ -138,7 +139,7 @@ class SimReplicas(ModelReplicas):
             return ErrorCode.KAFKA_STORAGE_ERROR
         code = super()._take_up(at, topic_id, state, request)
         if code != ErrorCode.NONE:
-            return code
+            return INCOMPLETE if code in USABLE and self._broker.has_lost(one) else code
         if log is None:
             log = self._logs[one] = SimLog(is_incomplete=one in self._broker.lost)
             self._broker.lost.discard(one)
@@ -149,7 +150,7 @@ class SimReplicas(ModelReplicas):
             self._lead_no_more(at)
             if state.leader >= 0:
                 self._fetch_soon(state.leader)
-        return code
+        return INCOMPLETE if self._broker.has_lost(one) else code
 
     def _lead(self, at: TopicPartition, log: SimLog, state: LeaderAndIsrPartitionState) -> None:
         lead = self.leads.setdefault(

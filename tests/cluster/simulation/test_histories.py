@@ -246,7 +246,7 @@ def lose_all_power(cluster: SimCluster, rng: random.Random) -> None:
 
 
 def replace_disk(cluster: SimCluster, rng: random.Random) -> None:
-    """Replace a disk whose records others have, too, soon after it was to count, if there is one."""
+    """Replace a disk whose records others have, soon after it was to count, if there is one."""
     joining = [
         cluster.brokers[broker_id]
         for broker in cluster.brokers

@@ -246,14 +246,14 @@ def logs_outlive_their_topics(process: Process) -> None:
 
 def logs_lose_their_end(process: Process) -> None:
     manager = manager_of(process)
-    log_of = manager._log_of
+    log_of = manager.replica_logs.log_of
 
     def truncated(partition: Partition, *order: Any, **options: Any) -> Log:
         log = log_of(partition, *order, **options)
         log.truncate_to(max(0, log.native.log_end_offset - 1))
         return log
 
-    manager._log_of = truncated  # type: ignore[method-assign]
+    manager.replica_logs.log_of = truncated  # type: ignore[method-assign]
 
 
 def logs_are_not_writable(process: Process) -> None:
