@@ -107,17 +107,19 @@ class Program(ABC):
         if done.returncode:
             not_made(self.name, (done.stdout + done.stderr).strip())
 
-    def run(self, bootstrap: str, shape: Shape, *runs: Run) -> None:
+    def run(self, bootstrap: str, shape: Shape, *runs: Run, may_warn: bool = False) -> None:
         """Have it write and read; it checks the records that it reads.
 
-        What its client warns of is an error too: nothing here gives it a reason.
+        Args:
+            may_warn: its client has a reason to warn. Otherwise that is an error, too.
         """
         numbers = shape.partitions, shape.rounds, shape.records_per_round
-        said = self._run([bootstrap, *map(str, (*numbers, *runs))])
+        said = self._run([bootstrap, *map(str, (*numbers, *runs))], may_warn=may_warn)
         assert said.split() == [str(shape.total(len(one.topics))) for one in runs]
 
-    def _run(self, arguments: Sequence[str]) -> str:
-        return run_program([*self.run_command(self.built()), *arguments])
+    def _run(self, arguments: Sequence[str], *, may_warn: bool) -> str:
+        command = [*self.run_command(self.built()), *arguments]
+        return run_program(command, may_warn=may_warn)
 
 
 class Administrator(Program):
@@ -135,8 +137,8 @@ class Administrator(Program):
         return run_program([*self.administration_command(self.built()), *arguments])
 
 
-def run_program(command: list[str]) -> str:
-    """Return what a program prints; it may warn of nothing."""
+def run_program(command: list[str], *, may_warn: bool = False) -> str:
+    """Return the output of a program. Raises AssertionError if it fails, or warns of something."""
     done = subprocess.run(
         command,
         stdin=subprocess.DEVNULL,
@@ -145,7 +147,7 @@ def run_program(command: list[str]) -> str:
         timeout=RUN_TIMEOUT_S,
     )
     assert done.returncode == 0, done.stderr
-    assert not done.stderr.strip(), done.stderr
+    assert may_warn or not done.stderr.strip(), done.stderr
     return done.stdout
 
 
@@ -183,15 +185,17 @@ class Java(Administrator):
         """Start a program in the JVM that all of this release share; it cannot be killed."""
         return jvm_of(*self._command(self.built(), "Host")).start(main_class, arguments, stderr)
 
-    def run_hosted(self, main_class: str, arguments: Sequence[str]) -> str:
-        """Run a program in that JVM and return what it prints; it may warn of nothing."""
+    def run_hosted(
+        self, main_class: str, arguments: Sequence[str], *, may_warn: bool = False
+    ) -> str:
+        """Run a program in that JVM and return its output, as `run_program`."""
         jvm = jvm_of(*self._command(self.built(), "Host"))
         said, complaints = jvm.run(main_class, arguments, RUN_TIMEOUT_S)
-        assert not complaints.strip(), complaints
+        assert may_warn or not complaints.strip(), complaints
         return said
 
-    def _run(self, arguments: Sequence[str]) -> str:
-        return self.run_hosted("Traffic", arguments)
+    def _run(self, arguments: Sequence[str], *, may_warn: bool) -> str:
+        return self.run_hosted("Traffic", arguments, may_warn=may_warn)
 
     def _administer(self, arguments: Sequence[str]) -> str:
         return self.run_hosted("Administration", arguments)

@@ -25,7 +25,9 @@ class Sarama(Program):
     """sarama."""
 
     name = "sarama"
-    sources = tuple(HERE / "sarama" / name for name in ("main.go", "group.go", "go.mod", "go.sum"))
+    sources = tuple(
+        HERE / "sarama" / name for name in ("main.go", "group.go", "moves.go", "go.mod", "go.sum")
+    )
     needs = ("go",)
 
     def build_command(self, made: Path) -> list[str]:
@@ -36,6 +38,10 @@ class Sarama(Program):
 
     def group_command(self, directory: Path) -> list[str]:
         return [*self.run_command(directory), "group"]
+
+    def moves_command(self, directory: Path) -> list[str]:
+        """Return what writes and reads while leaders move, but for its arguments."""
+        return [*self.run_command(directory), "moves"]
 
 
 class KafkaJs(Program):

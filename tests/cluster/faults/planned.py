@@ -9,11 +9,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 
-from plog.client.admin import Admin
 from plog.client.reassignments import ReassignmentAdmin
-from plog.errors import ErrorCode, KafkaError, error_for
-from plog.protocol.messages.topics import ElectLeadersRequest, ElectLeadersResponse
+from plog.errors import KafkaError
 from plog.types import TopicPartition
+from tests.cluster.elections import Elections
 from tests.waiting import until
 
 from .load import INPUT, OUTPUT
@@ -25,7 +24,6 @@ MOVED = 3
 """So many partitions are moved at once."""
 FEWEST = 2
 """The replicas of a partition while it is moved: `min.insync.replicas`."""
-PREFERRED = 0
 
 
 def reassign(scene: Scene) -> None:
@@ -86,27 +84,11 @@ def _until_moved(admin: ReassignmentAdmin) -> None:
     until(lambda: left() == {}, "all moves are over", COMPLETE_WITHIN_S)
 
 
-class _Elections(Admin):
-    """Asks for elections, which the client has no call for."""
-
-    def elect_preferred(self) -> None:
-        """Have every partition led by its preferred leader, if that one is in sync."""
-        request = ElectLeadersRequest(
-            election_type=PREFERRED, topic_partitions=None, timeout_ms=self._timeout_ms
-        )
-        self._by_controller(request, ElectLeadersResponse, _check)
-
-
-def _check(answer: ElectLeadersResponse) -> None:
-    if answer.error_code != ErrorCode.NONE:
-        raise error_for(answer.error_code, "election")
-
-
 def elect_preferred(scene: Scene) -> None:
     """Elect the preferred leaders, as after a restart."""
 
     def elected() -> bool:
-        with _Elections(scene.brokers.bootstrap, request_timeout_ms=ASK_MS) as admin:
+        with Elections(scene.brokers.bootstrap, request_timeout_ms=ASK_MS) as admin:
             try:
                 admin.elect_preferred()
             except KafkaError:

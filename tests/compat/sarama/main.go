@@ -5,7 +5,8 @@
 // its offset, key and value, with tabs between. Before that it makes the topic, and after it asks for
 // the offsets at both ends.
 //
-// Or "group", bootstrap, topic, group and number of records: what group.go does.
+// Or "group", bootstrap, topic, group and number of records: what group.go does. Or "moves",
+// bootstrap, topic, its partitions and number of records of each: what moves.go does.
 package main
 
 import (
@@ -49,6 +50,10 @@ func main() {
 	log.SetFlags(0)
 	if len(os.Args) == 6 && os.Args[1] == "group" {
 		consumeInGroup(os.Args[2], os.Args[3], os.Args[4], os.Args[5])
+		return
+	}
+	if len(os.Args) == 6 && os.Args[1] == "moves" {
+		writeAndRead(os.Args[2], os.Args[3], os.Args[4], os.Args[5])
 		return
 	}
 	if len(os.Args) != 5 {
