@@ -36,7 +36,7 @@ SHAPE = Shape(partitions=6, rounds=60, records_per_round=1)
 PLACES = [TopicPartition(TOPIC, index) for index in range(SHAPE.partitions)]
 LEAST_MOVES = 3
 """So often the lead of a partition went to another broker while a client wrote and read."""
-PAUSE_S = 0.1
+PAUSE_S = 0.5
 ASK_MS = 3_000
 MOVED_WITHIN_S = 60.0
 SETTINGS = {

@@ -27,7 +27,7 @@ import (
 )
 
 const (
-	patience = 30 * time.Second
+	patience = 2 * time.Minute
 	large    = 100_000
 )
 
