@@ -190,7 +190,9 @@ def move_lead(cluster: SimCluster, rng: random.Random) -> None:
             leader_broker_epoch=registered.czxid if registered else -1,
         )
         cluster.scheduler.note(f"{at}: {moved}")
-        quietly(lambda: cluster.admin.set(znodes.partition_state_path(at), moved.encode()))
+        path = znodes.partition_state_path(at)
+        _, stat = cluster.zookeeper.tree.get(path)
+        quietly(lambda: cluster.admin.set(path, moved.encode(), stat.version))
 
 
 def swap_lead(cluster: SimCluster, rng: random.Random) -> None:
