@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from plog.cluster import znodes
 from plog.cluster.broker_registration import create_persistent_paths, ensure_cluster_id
+from plog.cluster.controller_events import ProposedIsr
 from plog.cluster.store import NoNode
 from plog.cluster.topic_admin import TopicAdmin
 from plog.cluster.znodes import PartitionStateNode, TopicNode
@@ -62,6 +63,7 @@ class SimCluster:
         self.random = self.scheduler.random
         self.zookeeper = SimZooKeeper(self.scheduler)
         self.invariants = Invariants(self)
+        self._proposed: dict[tuple[Hosted, int], list[set[int]]] = {}
         self.contents = Contents()
         self.is_replicated = is_replicated
         self.acknowledged = Acknowledged(self)
@@ -142,16 +144,27 @@ class SimCluster:
         one = Hosted(written.topic_id, at)
         return all(self.brokers[member].has_lost(one) for member in written.state.isr)
 
+    def note_proposed(self, one: Hosted, proposed: ProposedIsr) -> None:
+        """A leader asks for an in-sync set, which may be written late."""
+        self._proposed.setdefault((one, proposed.leader_epoch), []).append({*proposed.isr})
+
     def can_spare(self, broker_id: int) -> bool:
-        """Return whether every partition that has a broker in sync has another with all records."""
+        """Return whether every partition that has a broker in sync has another with all records.
+
+        That one has to be in all sets that its leader has asked for.
+        """
         return all(
             any(
-                member != broker_id and not self.brokers[member].has_lost(Hosted(one.topic_id, at))
-                for member in one.state.isr
+                not self.brokers[member].has_lost(Hosted(written.topic_id, at))
+                for member in self._surely_in_sync(at, written) - {broker_id}
             )
-            for at, one in self.written().items()
-            if broker_id in one.state.isr
+            for at, written in self.written().items()
+            if broker_id in written.state.isr
         )
+
+    def _surely_in_sync(self, at: TopicPartition, written: Written) -> set[int]:
+        epoch = Hosted(written.topic_id, at), written.state.leader_epoch
+        return {*written.state.isr}.intersection(*self._proposed.get(epoch, ()))
 
     def is_being_deleted(self, topic: str) -> bool:
         """Return whether an administrator has asked for it."""

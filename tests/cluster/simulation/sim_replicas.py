@@ -283,6 +283,8 @@ class SimReplicas(ModelReplicas):
         if batch is None:
             return
         proposed = proposed_of(batch)
+        for at, one in proposed.items():
+            self._cluster.note_proposed(self.hosted(at), one)
         broker_id, broker_epoch = self._broker.id, self._process.fence.broker_epoch
         future: Future[Mapping[TopicPartition, Outcome]] = Future()
         future.add_done_callback(partial(self._answer_later, batch))
