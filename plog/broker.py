@@ -238,7 +238,10 @@ class Broker:
                 metadata=services.metadata,
                 peers=parts.peers,
             )
-            undo.push_async_callback(drain, lambda: services.replicas.partitions)  # before that
+            # Before that, in reverse. A follower that goes on fetching would be proposed for the
+            # in-sync sets that it has just left, and leaders would wait for it.
+            undo.push_async_callback(asyncio.to_thread, parts.fetchers.stop)
+            undo.push_async_callback(drain, lambda: services.replicas.partitions)
         is_ready.set()
         self._let_in(control_plane, [one for one in addresses.bound if one not in early])
         base.logs.broker_started()

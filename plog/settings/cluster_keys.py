@@ -116,7 +116,8 @@ class ClusterKeys(Settings):
     replica_fetch_backoff_ms = key(
         "replica.fetch.backoff.ms",
         INT,
-        "How long a follower waits after an error before it fetches a partition again.",
+        "How long a follower waits at most after an error before it fetches a partition again."
+        " It waits for 20 ms at first, and twice as long each time.",
         default=1000,
         at_least=0,
     )

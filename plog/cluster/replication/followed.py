@@ -35,6 +35,7 @@ class Followed:
 
     Attributes:
         not_before_ms: fetch it no sooner, by the monotonic clock.
+        pause_ms: the pause after its last failure; 0 after a success.
         awaits_order: fetch it no more in this leader epoch.
     """
 
@@ -42,7 +43,7 @@ class Followed:
         self.partition = partition
         self.at = partition.topic_partition
         self.leadership = leadership
-        self.not_before_ms = 0
+        self.not_before_ms = self.pause_ms = 0
         self.awaits_order = False
         self.trouble = NO_TROUBLE
         self._brought: Decision | None = None

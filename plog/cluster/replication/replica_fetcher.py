@@ -42,6 +42,9 @@ FETCH_VERSION: Final = 17
 EARLIEST: Final = -2
 LATEST: Final = -1
 ERROR_CODES: Final = frozenset(ErrorCode)
+FIRST_PAUSE_MS: Final = 20
+"""After the first failure; it doubles. A leader may have its order a little later than a follower,
+and whoever waits for acks=all waits for both."""
 PATIENCE_MS: Final = 10_000
 """An error that passes is logged once it has lasted for so long."""
 
@@ -54,6 +57,7 @@ class Limits(NamedTuple):
     max_bytes: int
     partition_max_bytes: int
     backoff_ms: int
+    """The longest pause after a failure."""
 
 
 class FetchFailures:
@@ -345,6 +349,7 @@ class ReplicaFetcher:
                 if followed.trouble.is_logged:
                     log.info("%s: copied from broker %d again", followed.at, self.leader)
                 followed.trouble = NO_TROUBLE
+                followed.pause_ms = 0
 
     def _failed(self, followed: Followed, fault: PlogError) -> None:
         self._wait(followed, str(fault), at_once=isinstance(fault, CorruptRecord))
@@ -353,7 +358,8 @@ class ReplicaFetcher:
         """Fetch a partition later; say so once, if that lasts."""
         self._failures.add(self.leader)
         now_ms = self._clock.monotonic_ms()
-        followed.not_before_ms = now_ms + self._limits.backoff_ms
+        followed.pause_ms = min(max(2 * followed.pause_ms, FIRST_PAUSE_MS), self._limits.backoff_ms)
+        followed.not_before_ms = now_ms + followed.pause_ms
         trouble = followed.trouble
         if trouble.why != why:
             trouble = Trouble(why, now_ms, is_logged=False)

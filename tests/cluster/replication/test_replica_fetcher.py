@@ -17,6 +17,7 @@ from plog.cluster.leadership import Leadership
 from plog.cluster.partition import Partition
 from plog.cluster.replication.followed import Followed
 from plog.cluster.replication.replica_fetcher import (
+    FIRST_PAUSE_MS,
     PATIENCE_MS,
     FetchFailures,
     Limits,
@@ -38,7 +39,7 @@ from tests.storage.followers import (
 from tests.storage.storage_logs import TOPIC_ID, TP, batch, read_all
 
 ME, PEER = 1, 0
-BACKOFF_MS = 1_000
+BACKOFF_MS = 10 * FIRST_PAUSE_MS
 LIMITS = Limits(500, 1, 1 << 20, 1 << 20, BACKOFF_MS)
 
 
@@ -270,8 +271,8 @@ def test_position_that_was_refused_for_a_moment_costs_no_records(stage: Stage) -
     stage.leader.change = refuse
     stage.fetcher.run_round()
     assert (stage.log.log_end_offset, read_all(stage.log)) == (end, before)
-    assert stage.fetcher.run_round() == BACKOFF_MS
-    stage.clock.advance(BACKOFF_MS)
+    assert stage.fetcher.run_round() == FIRST_PAUSE_MS
+    stage.clock.advance(FIRST_PAUSE_MS)
     stage.catch_up()
     assert read_all(stage.log).startswith(before)
 
@@ -316,11 +317,18 @@ def test_newer_epoch_than_the_leaders_is_asked_for_again(stage: Stage) -> None:
     stage.fetcher.remove([TP])
     stage.partition.make_follower(later, stage.log)
     stage.fetcher.add([Followed(stage.partition, later)])
-    stage.fetcher.run_round()
-    assert stage.fetcher.run_round() == BACKOFF_MS
+    pauses = []
+    for _ in range(6):
+        stage.fetcher.run_round()
+        pauses.append(stage.fetcher.run_round())
+        stage.clock.advance(BACKOFF_MS)
+    assert pauses == [*(FIRST_PAUSE_MS << n for n in range(4)), BACKOFF_MS, BACKOFF_MS]
     stage.led.become_leader(later.leader_epoch, sole_replica=True)
-    stage.clock.advance(BACKOFF_MS)
     stage.catch_up()
+    stage.leader.change = flip
+    put(stage.led, batch())
+    stage.fetcher.run_round()
+    assert stage.fetcher.run_round() == FIRST_PAUSE_MS, "it was copied meanwhile"
 
 
 def test_answer_of_an_earlier_epoch_is_dropped(stage: Stage) -> None:
@@ -365,7 +373,7 @@ def test_full_disk_is_waited_for(stage: Stage, caplog) -> None:
     faults.inject([Fault("pwritev", errno=errno.ENOSPC)])
     for _ in range(2 * PATIENCE_MS // BACKOFF_MS):
         stage.fetcher.run_round()
-        assert stage.fetcher.run_round() == BACKOFF_MS
+        assert stage.fetcher.run_round() in range(FIRST_PAUSE_MS, BACKOFF_MS + 1)
         stage.clock.advance(BACKOFF_MS)
     assert stage.log.log_end_offset == 0
     assert len([line for line in caplog.records if "not copied" in line.getMessage()]) == 1
