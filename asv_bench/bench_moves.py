@@ -92,7 +92,11 @@ class Writer:
         self._errors = self._records = 0
 
     def start(self) -> None:
-        """Begin to write."""
+        """Begin to write. What the first records wait for does not count: an id, connections."""
+        for index in range(PARTITIONS):
+            self._producer.produce(TOPIC, b"first", partition=index)
+        if self._producer.flush(STOP_TIMEOUT_S):
+            raise LoadError("the first records are not acknowledged")
         self._thread.start()
 
     def stop(self) -> Waits:

@@ -31,6 +31,11 @@ class BrokerChannel(Protocol):
         """Send a request; a network channel retries until the broker answers or is gone."""
         ...
 
+    @property
+    def is_answered(self) -> bool:
+        """Whether the broker has answered all requests. Any thread may ask."""
+        ...
+
     def close(self) -> None:
         """Give up what is not answered yet."""
         ...
@@ -55,6 +60,11 @@ class InProcessChannel:
                 on_response(self._metadata_cache.apply(request))
             case StopReplicaRequest():
                 on_response(self._replica_manager.apply_stop_replica(request))
+
+    @property
+    def is_answered(self) -> bool:
+        """Nothing waits."""
+        return True
 
     def close(self) -> None:
         """Nothing waits."""

@@ -31,6 +31,8 @@ log = logging.getLogger(__name__)
 
 ATTEMPTS = 3
 PAUSE_S = 0.5
+HEARD_WITHIN_S = 1.0
+LOOK_S = 0.01
 WAIT_S = 10.0
 """A controller that hangs must not keep the broker from closing its logs."""
 
@@ -73,6 +75,7 @@ async def _asked(
                 asked = controller.controlled_shutdown(broker_id, fence.broker_epoch)
                 still_led = await asyncio.wrap_future(asked)
                 count = len(still_led)
+                await _until_heard(controller)
             else:
                 count = await _ask(metadata.snapshot.live_controller_id, broker_id, fence, peers)
         except PlogError as error:
@@ -82,6 +85,17 @@ async def _asked(
             return None
         left = f"{count} partitions are still led here"
     return left
+
+
+async def _until_heard(controller: Controller) -> None:
+    """Wait until brokers have obeyed this controller's orders.
+
+    Its end would drop them. Clients would be sent here by the others, and find nobody.
+    """
+    with suppress(TimeoutError):
+        async with asyncio.timeout(HEARD_WITHIN_S):
+            while not controller.is_answered:
+                await asyncio.sleep(LOOK_S)
 
 
 async def _ask(controller_id: int, broker_id: int, fence: ControlFence, peers: Peers) -> int:

@@ -88,6 +88,11 @@ class Controller:
         return self.loop.is_active.is_set()
 
     @property
+    def is_answered(self) -> bool:
+        """Whether brokers have answered all orders of this controller."""
+        return self.loop.is_answered
+
+    @property
     def epoch(self) -> int:
         """The controller epoch of this broker's last election; 0 before the first."""
         return self.loop.epoch

@@ -178,6 +178,11 @@ class ControllerLoop:
 
     # -- for any thread ----------------------------------------------------------------------
 
+    @property
+    def is_answered(self) -> bool:
+        """Whether brokers have answered all orders that were sent."""
+        return all(channel.is_answered for _, channel in list(self._channels.values()))
+
     def stand(self) -> None:
         """Take part in elections."""
         self._stands = True

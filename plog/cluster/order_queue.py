@@ -42,6 +42,11 @@ class OrderQueue:
         """The order to send now; None: there is none, or the queue is closed."""
         return None if self.is_closed or not self._waiting else self._waiting[0][0]
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether every order has its response."""
+        return not self._waiting
+
     def put(self, order: ControlRequest, on_response: OnResponse) -> None:
         """Append an order, or merge it with one that waits; that one's `on_response` is dropped."""
         for place in range(len(self._waiting) - 1, 0, -1):

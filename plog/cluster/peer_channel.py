@@ -57,6 +57,12 @@ class PeerChannel:
             self._orders.put(request, on_response)
             self._changed.notify()
 
+    @property
+    def is_answered(self) -> bool:
+        """See `BrokerChannel.is_answered`."""
+        with self._changed:
+            return self._orders.is_empty
+
     def close(self) -> None:
         """See `BrokerChannel.close`. The thread ends by itself, soon."""
         with self._changed:

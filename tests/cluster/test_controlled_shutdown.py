@@ -18,6 +18,7 @@ from plog.protocol.messages.replication import (
 )
 
 OWN = 3
+NO_CONTROLLER = SimpleNamespace(is_active=False)
 
 
 class Controller:
@@ -42,14 +43,14 @@ class Controller:
         return future
 
 
-def stop(controller_id: int, controller: Controller) -> None:
-    """Do what a stopping broker does that is not the controller."""
+def stop(controller_id: int, controller: Controller, own: object = NO_CONTROLLER) -> None:
+    """Do what a stopping broker does; `own` is its own controller."""
     asyncio.run(
         move_leaderships(
             broker_id=OWN,
             member=cast(Any, SimpleNamespace(has_ended=False)),
             fence=cast(Any, SimpleNamespace(broker_epoch=7)),
-            controller=cast(Any, SimpleNamespace(is_active=False)),
+            controller=cast(Any, own),
             metadata=cast(
                 Any, SimpleNamespace(snapshot=SimpleNamespace(live_controller_id=controller_id))
             ),
@@ -88,3 +89,36 @@ def test_answer_that_leaves_nothing_is_not_logged(caplog: pytest.LogCaptureFixtu
     stop(2, controller)
     assert controller.asked == [2]
     assert caplog.messages == []
+
+
+class Active:
+    """This broker's controller. Brokers answer its orders late."""
+
+    is_active = True
+
+    def __init__(self, looks: int) -> None:
+        self.looks = looks
+
+    def controlled_shutdown(
+        self, broker_id: int, broker_epoch: int
+    ) -> Future[dict[object, object]]:
+        future: Future[dict[object, object]] = Future()
+        future.set_result({})
+        return future
+
+    @property
+    def is_answered(self) -> bool:
+        self.looks -= 1
+        return self.looks <= 0
+
+
+def test_controller_that_stops_waits_until_its_orders_are_answered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    controller = Active(looks=3)
+    stop(OWN, Controller(ErrorCode.NONE), controller)
+    assert controller.looks == 0
+    monkeypatch.setattr(controlled_shutdown, "HEARD_WITHIN_S", 0.05)
+    controller = Active(looks=1_000_000)
+    stop(OWN, Controller(ErrorCode.NONE), controller)
+    assert controller.looks > 0, "a broker that hangs does not keep this one"

@@ -57,10 +57,12 @@ def test_order_is_repeated_until_its_response_and_then_comes_the_next() -> None:
     responses: queue.Queue[ControlResponse] = queue.Queue()
     channel.send(order(1), responses.put)
     channel.send(order(2), responses.put)
+    assert not channel.is_answered
     for outcome in (NetworkException("no response"), ValueError("no response"), RESPONSE, RESPONSE):
         link.outcomes.put(outcome)
     assert [link.called.get(timeout=WITHIN_S) for _ in range(4)] == [1, 1, 1, 2]
     assert [responses.get(timeout=WITHIN_S) for _ in range(2)] == [RESPONSE, RESPONSE]
+    assert channel.is_answered
     channel.close()
     assert link.closed.wait(WITHIN_S)
 

@@ -118,6 +118,11 @@ class SimChannel:
         self._orders.put(request, on_response)
         self._call_next()
 
+    @property
+    def is_answered(self) -> bool:
+        """See `BrokerChannel.is_answered`."""
+        return self._orders.is_empty
+
     def close(self) -> None:
         """See `BrokerChannel.close`."""
         self._orders.close()
