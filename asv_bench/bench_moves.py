@@ -232,7 +232,7 @@ class Round:
         def fail_over() -> None:
             victim.kill()
             for partition in led:
-                until(lambda at=partition: leader_of(at) is not None, "led anew")
+                until(lambda at=partition: leader_of(at) is not None, "led again")
                 leader = leader_of(partition)
                 assert leader is not None
                 leader.until_acknowledges(TOPIC, partition)

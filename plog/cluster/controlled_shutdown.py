@@ -90,7 +90,7 @@ async def _asked(
 async def _until_heard(controller: Controller) -> None:
     """Wait until brokers have obeyed this controller's orders.
 
-    Its end would drop them. Clients would be sent here by the others, and find nobody.
+    Its end would drop them. Then the others would go on sending clients to this broker.
     """
     with suppress(TimeoutError):
         async with asyncio.timeout(HEARD_WITHIN_S):

@@ -40,7 +40,7 @@ class Sarama(Program):
         return [*self.run_command(directory), "group"]
 
     def moves_command(self, directory: Path) -> list[str]:
-        """Return what writes and reads while leaders move, but for its arguments."""
+        """Return the command that writes and reads while leaders move, without its arguments."""
         return [*self.run_command(directory), "moves"]
 
 

@@ -44,7 +44,7 @@ LATEST: Final = -1
 ERROR_CODES: Final = frozenset(ErrorCode)
 FIRST_PAUSE_MS: Final = 20
 """After the first failure; it doubles. A leader may have its order a little later than a follower,
-and whoever waits for acks=all waits for both."""
+and producers wait for both."""
 PATIENCE_MS: Final = 10_000
 """An error that passes is logged once it has lasted for so long."""
 

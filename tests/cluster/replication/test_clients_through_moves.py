@@ -91,7 +91,7 @@ CASES = [
 
 
 class Mover:
-    """Moves leads and replicas until it is told to stop, and kills one leader meanwhile."""
+    """Moves leads and replicas until it is stopped, and kills one leader meanwhile."""
 
     def __init__(self, brokers: Brokers, chance: random.Random) -> None:
         self._brokers = brokers
