@@ -216,6 +216,10 @@ class ClusterContext:
             and not self.leader_has_returned(partition)
         )
 
+    def is_led_by(self, broker_id: int, partition: TopicPartition) -> bool:
+        """Tell whether a broker leads the partition, and can serve."""
+        return self.has_leader(partition) and self.states[partition].leader == broker_id
+
     def leader_has_returned(self, partition: TopicPartition) -> bool:
         """Tell whether the leader has registered again since it was chosen.
 

@@ -204,15 +204,17 @@ class ControllerMachine:
                 eligible.discard(replica)
             elif self.context.knows(partition) and self.context.is_replicated(partition):
                 eligible.add(replica)
-                state = self.context.states.get(partition)
-                if state is not None and state.leader == event.broker_id:
+                if self.context.is_led_by(event.broker_id, partition):
                     leads.append(partition)
             self.deletions.on_usable(event.broker_id, partition)
         effects = self._reconcile_and_announce(changed, always=False) if changed else []
         # Members that were lost before this leader had said that it can lead.
         reconciled = {*changed}
         effects += self._reconcile(one for one in leads if one not in reconciled)
-        effects += self.moves.on_taken_up(event.broker_id, event.online)
+        # The others' moves go on once their states are written.
+        rewritten = _rewritten(effects)
+        online = (one for one in event.online if one not in rewritten)
+        effects += self.moves.on_taken_up(event.broker_id, online)
         return effects + self.deletions.resume() if changed else effects
 
     # -- topics ------------------------------------------------------------------------------
@@ -510,18 +512,23 @@ class ControllerMachine:
         """
         changed = list(partitions)
         effects = self._reconcile(changed)
-        rewritten = {
-            write.partition
-            for effect in effects
-            if isinstance(effect, WriteStates)
-            for write in effect.writes
-        }
+        rewritten = _rewritten(effects)
         same = [
             tp for tp in self._kept(changed) if tp not in rewritten and tp in self.context.states
         ]
         if same or always:
             effects = self._update_all(updates_of(self.context, same)) + effects
         return effects
+
+
+def _rewritten(effects: Iterable[Effect]) -> set[TopicPartition]:
+    """Return the partitions whose states are to be written."""
+    return {
+        write.partition
+        for effect in effects
+        if isinstance(effect, WriteStates)
+        for write in effect.writes
+    }
 
 
 _HANDLERS: dict[type, Callable[..., list[Effect]]] = {
