@@ -90,6 +90,7 @@ class Writer:
         self._thread = threading.Thread(target=self._run)
         self._longest_s = 0.0
         self._errors = self._records = 0
+        self._unanswered = 1  # until the thread has seen otherwise
 
     def start(self) -> None:
         """Begin to write. What the first records wait for does not count: an id, connections."""
@@ -103,6 +104,8 @@ class Writer:
         """Stop writing; wait until every record is acknowledged, or has failed."""
         self._stops.set()
         self._thread.join()
+        if self._unanswered:
+            raise LoadError(f"{self._unanswered} records have no answer after {STOP_TIMEOUT_S} s")
         return Waits(self._longest_s, self._errors, self._records)
 
     def _run(self) -> None:
@@ -112,7 +115,7 @@ class Writer:
                 self._producer.produce(TOPIC, b"x" * 100, partition=index, on_delivery=note)
                 self._records += 1
             self._producer.poll(0)
-        self._producer.flush(STOP_TIMEOUT_S)
+        self._unanswered = self._producer.flush(STOP_TIMEOUT_S)
 
     def _note(self, sent_s: float, error: object, _: object) -> None:
         self._longest_s = max(self._longest_s, time.monotonic() - sent_s)

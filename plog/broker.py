@@ -238,8 +238,9 @@ class Broker:
                 metadata=services.metadata,
                 peers=parts.peers,
             )
-            # Before that, in reverse. A follower that goes on fetching would be proposed for the
-            # in-sync sets that it has just left, and leaders would wait for it.
+            # These two run before the controlled shutdown, the last one first. A follower that goes
+            # on fetching would be proposed for the in-sync sets that it has just left, and leaders
+            # would wait for it.
             undo.push_async_callback(asyncio.to_thread, parts.fetchers.stop)
             undo.push_async_callback(drain, lambda: services.replicas.partitions)
         is_ready.set()

@@ -49,7 +49,7 @@ FULL: Final = 2
 """Types of UpdateMetadata. Kafka's brokers look at it only if the sender is a KRaft controller."""
 
 INCOMPLETE: Final = ErrorCode.INELIGIBLE_REPLICA
-"""What a broker says to LeaderAndIsr of a replica that it has taken up, and that may lack records.
+"""The code in a broker's answer to LeaderAndIsr if it has taken a replica up that may lack records.
 
 plog's own use of the code: Kafka's brokers do not know which of their replicas lack records.
 """

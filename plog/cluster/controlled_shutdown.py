@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 ATTEMPTS = 3
 PAUSE_S = 0.5
-HEARD_WITHIN_S = 1.0
+ANSWERED_WITHIN_S = 1.0
 LOOK_S = 0.01
 WAIT_S = 10.0
 """A controller that hangs must not keep the broker from closing its logs."""
@@ -75,7 +75,7 @@ async def _asked(
                 asked = controller.controlled_shutdown(broker_id, fence.broker_epoch)
                 still_led = await asyncio.wrap_future(asked)
                 count = len(still_led)
-                await _until_heard(controller)
+                await _until_answered(controller)
             else:
                 count = await _ask(metadata.snapshot.live_controller_id, broker_id, fence, peers)
         except PlogError as error:
@@ -87,13 +87,13 @@ async def _asked(
     return left
 
 
-async def _until_heard(controller: Controller) -> None:
-    """Wait until brokers have obeyed this controller's orders.
+async def _until_answered(controller: Controller) -> None:
+    """Wait until brokers have answered this controller's orders, for a second at most.
 
-    Its end would drop them. Then the others would go on sending clients to this broker.
+    Its end drops orders without an answer. Then brokers go on sending clients to this one.
     """
     with suppress(TimeoutError):
-        async with asyncio.timeout(HEARD_WITHIN_S):
+        async with asyncio.timeout(ANSWERED_WITHIN_S):
             while not controller.is_answered:
                 await asyncio.sleep(LOOK_S)
 

@@ -177,7 +177,9 @@ class ControllerMachine:
     def on_log_dir_failed(self, event: LogDirFailed) -> list[Effect]:
         """Ask the brokers which replicas they lost: the answers to LeaderAndIsr say so."""
         effects: list[Effect] = []
+        eligible = self.context.eligible_replicas
         for broker_id in event.broker_ids:
+            eligible.difference_update([one for one in eligible if one[0] == broker_id])
             if broker_id in self.context.brokers:
                 effects += self._everything_on(broker_id)
         return effects
@@ -187,6 +189,7 @@ class ControllerMachine:
         if not self._is_current(event.broker_id, event.broker_epoch):
             return []
         offline, eligible = self.context.offline_replicas, self.context.eligible_replicas
+        incomplete = {*event.incomplete}
         changed: list[TopicPartition] = []
         leads: list[TopicPartition] = []
         for partition in event.offline:
@@ -200,7 +203,7 @@ class ControllerMachine:
             if replica in offline:
                 offline.remove(replica)
                 changed.append(partition)
-            if partition in event.incomplete:
+            if partition in incomplete:
                 eligible.discard(replica)
             elif self.context.knows(partition) and self.context.is_replicated(partition):
                 eligible.add(replica)
@@ -208,7 +211,7 @@ class ControllerMachine:
                     leads.append(partition)
             self.deletions.on_usable(event.broker_id, partition)
         effects = self._reconcile_and_announce(changed, always=False) if changed else []
-        # Members that were lost before this leader had said that it can lead.
+        # Lost members leave, now that their leader has said that it can lead.
         reconciled = {*changed}
         effects += self._reconcile(one for one in leads if one not in reconciled)
         # The others' moves go on once their states are written.

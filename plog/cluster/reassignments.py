@@ -110,8 +110,12 @@ class Reassignments:
         if state is not None:
             staying = {*state.isr} & {*wanted.replicas}
             if context.has_leader(partition):
-                # A member that is lost may still be in sync (`needed_write`).
-                staying &= {*context.online(partition)}
+                # One that is lost, or may lack records, may still be in sync (`needed_write`).
+                staying &= {
+                    one
+                    for one in context.online(partition)
+                    if one == state.leader or context.is_eligible(one, partition)
+                }
             if not staying:
                 # All records are on replicas alone that would go.
                 return ErrorCode.INVALID_REPLICA_ASSIGNMENT

@@ -1,4 +1,4 @@
-"""The replicas of this broker that it could not take up, by the reason for which they may be later.
+"""The replicas that this broker has refused, by what must change before it can take them up.
 
 Owns the reasons. Never asks the controller again: `replica_manager` does, which repeats its orders.
 
@@ -23,7 +23,7 @@ class RefusedReplicas:
         self._recovered: set[TopicPartition] = set()
 
     def lacked_space(self, at: TopicPartition) -> bool:
-        """Whether space or file descriptors were wanting, and nothing else."""
+        """Whether only space or file descriptors were missing."""
         return at in self._without_space
 
     def without_space(self, topic: str | None = None) -> list[TopicPartition]:

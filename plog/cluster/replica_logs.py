@@ -1,6 +1,6 @@
 """The log of a replica as the controller orders it: found, made, or refused for what it may lack.
 
-Owns the rule by which a replica that has lost its records leads no others that have them.
+Owns the rule that a replica that lost records does not lead replicas that may have them.
 """
 
 from __future__ import annotations

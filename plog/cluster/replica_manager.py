@@ -239,6 +239,7 @@ class ReplicaManager:
 
         Codes of a partition: KAFKA_STORAGE_ERROR where its log is not usable,
         STALE_CONTROLLER_EPOCH where it is, but the leader epoch is not new (it is ignored),
+        INELIGIBLE_REPLICA where it follows, but may lack records and would refuse to lead,
         INCONSISTENT_TOPIC_ID where the log here is that of another topic,
         UNKNOWN_TOPIC_OR_PARTITION where this broker is no replica.
 

@@ -118,7 +118,7 @@ def test_controller_that_stops_waits_until_its_orders_are_answered(
     controller = Active(looks=3)
     stop(OWN, Controller(ErrorCode.NONE), controller)
     assert controller.looks == 0
-    monkeypatch.setattr(controlled_shutdown, "HEARD_WITHIN_S", 0.05)
+    monkeypatch.setattr(controlled_shutdown, "ANSWERED_WITHIN_S", 0.05)
     controller = Active(looks=1_000_000)
     stop(OWN, Controller(ErrorCode.NONE), controller)
     assert controller.looks > 0, "a broker that hangs does not keep this one"

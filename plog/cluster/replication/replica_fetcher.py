@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import partial
 from typing import Final, NamedTuple
 
 from plog.cluster.peer_link import PeerLink
@@ -192,8 +193,10 @@ class ReplicaFetcher:
         asked, pause_ms = self._ask_logs()
         if not asked:
             return pause_ms
+        most_ms = self._limits.max_wait_ms
         try:
-            response = self._fetch(asked)
+            # The leader may wait for records of these for as long as no other one is due.
+            response = self._fetch(asked, most_ms if pause_ms is None else min(pause_ms, most_ms))
             if not self._session.answered(response.error_code, response.session_id):
                 self._check_session(response)
         except PlogError as fault:
@@ -203,7 +206,7 @@ class ReplicaFetcher:
         self._bring_on(asked, response)
         return 0
 
-    def _ask_logs(self) -> tuple[dict[Fetchable, Asking], float | None]:
+    def _ask_logs(self) -> tuple[dict[Fetchable, Asking], int | None]:
         """Return the partitions that are due, and when more are: in ms, or None."""
         asked: dict[Fetchable, Asking] = {}
         now_ms = self._clock.monotonic_ms()
@@ -221,7 +224,7 @@ class ReplicaFetcher:
                 due_ms.append(one.not_before_ms)
         return asked, max(0, min(due_ms) - now_ms) if due_ms else None
 
-    def _fetch(self, asked: Mapping[Fetchable, Asking]) -> FetchResponse:
+    def _fetch(self, asked: Mapping[Fetchable, Asking], max_wait_ms: int) -> FetchResponse:
         session = self._session.request(
             {
                 name: FetchPartition(
@@ -237,7 +240,7 @@ class ReplicaFetcher:
         )
         request = FetchRequest(
             replica_state=self._who(),
-            max_wait_ms=self._limits.max_wait_ms,
+            max_wait_ms=max_wait_ms,
             min_bytes=self._limits.min_bytes,
             max_bytes=self._limits.max_bytes,
             session_id=session.session_id,
@@ -266,7 +269,7 @@ class ReplicaFetcher:
                 elif do is Do.ASK_RANGE:
                     without_range.append(one)
         for followed in brought:
-            self._guarded(followed, followed.settle)
+            self._guarded(followed, partial(self._settle, followed))
         for one in without_range:
             self._take_range(one)
 
@@ -345,11 +348,13 @@ class ReplicaFetcher:
                 self._wait(followed, why)
             case Do.AWAIT_ORDER:
                 followed.awaits_order = True
-            case Do.APPEND:
-                if followed.trouble.is_logged:
-                    log.info("%s: copied from broker %d again", followed.at, self.leader)
-                followed.trouble = NO_TROUBLE
-                followed.pause_ms = 0
+
+    def _settle(self, followed: Followed) -> None:
+        followed.settle()
+        if followed.trouble.is_logged:
+            log.info("%s: copied from broker %d again", followed.at, self.leader)
+        followed.trouble = NO_TROUBLE
+        followed.pause_ms = 0
 
     def _failed(self, followed: Followed, fault: PlogError) -> None:
         self._wait(followed, str(fault), at_once=isinstance(fault, CorruptRecord))

@@ -27,7 +27,7 @@ MakeLink = Callable[[int], PeerLink]
 class ReplicaFetchers:
     """Copies the partitions that this broker follows.
 
-    `ReplicaManager` makes one call at a time; `share_among` may come meanwhile.
+    `ReplicaManager` makes one call at a time; `share_among` and `stop` may come meanwhile.
 
     Args:
         link: makes the way to a broker.
@@ -99,6 +99,9 @@ class ReplicaFetchers:
             self._is_stopped = True
             fetchers = [*self._fetchers.values()]
             self._fetchers.clear()
+            # All of them before any thread is waited for: an order may come meanwhile.
+            for fetcher in fetchers:
+                fetcher.release()
         for fetcher in fetchers:
             fetcher.stop()
 

@@ -174,4 +174,5 @@ def test_client_writes_and_reads_while_leads_move(
         with moving(brokers, chance) as mover:
             CLIENTS[name](brokers.bootstrap)
         assert mover.moves >= LEAST_MOVES
+        assert mover.kills == 1
         print(f"{mover.moves} leads moved, {mover.kills} leaders killed")
