@@ -5,11 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from confluent_kafka import Consumer, KafkaError, Message, Producer
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer
 from confluent_kafka import TopicPartition as Place
 
 from plog.types import TopicPartition
 from tests.compat.clients import PATIENCE_S
+from tests.waiting import until
+
+LOADING = (KafkaError.COORDINATOR_LOAD_IN_PROGRESS, KafkaError.COORDINATOR_NOT_AVAILABLE)
+"""A broker that has just started, or is slow, may not be able to commit yet."""
 
 
 def transactional(bootstrap: str, transactional_id: str) -> Producer:
@@ -30,9 +34,19 @@ def begin(producer: Producer, topic: str, records: Sequence[bytes]) -> None:
 
 
 def commit_offset(bootstrap: str, at: TopicPartition, offset: int) -> None:
-    """Commit an offset as a consumer without a partition does."""
+    """Commit an offset as a consumer without a partition does. It tries again where it may."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "group"})
-    consumer.commit(offsets=[Place(*at, offset)], asynchronous=False)
+
+    def is_committed() -> bool:
+        try:
+            consumer.commit(offsets=[Place(*at, offset)], asynchronous=False)
+        except KafkaException as refused:
+            if refused.args[0].code() not in LOADING:
+                raise
+            return False
+        return True
+
+    until(is_committed, "committed", PATIENCE_S)
     consumer.close()
 
 

@@ -6,6 +6,7 @@ A live Kafka 3.9 on another path of the same ZooKeeper does the same, and its zn
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -23,6 +24,7 @@ from tests.waiting import until
 
 SHELL = "ZooKeeperMainWithTlsSupportForKafka"
 GREETING = "JLine support is disabled"
+WATCHED = re.compile(r"WATCHER::|WatchedEvent state:\S+ type:\S+ path:\S+")
 TOPIC = "t"
 STATE = f"/brokers/topics/{TOPIC}/partitions/0/state"
 COMPARED = (
@@ -61,8 +63,11 @@ def kafka(zookeeper: ZooKeeper, tmp_path: Path) -> Iterator[Kafka]:
     running.kill()
 
 
-def shell(connect: str, commands: Sequence[str]) -> list[str]:
-    """Run commands in one zookeeper-shell; return the line that each prints."""
+def shell(connect: str, commands: Sequence[str]) -> str:
+    """Run commands in one zookeeper-shell; return what they print, without line breaks.
+
+    Another thread of the shell prints what it watches, possibly amid a line.
+    """
     done = subprocess.run(
         KAFKA_3_9.command(SHELL, "-server", connect),
         input="".join(f"{command}\n" for command in [*commands, "quit"]),
@@ -72,20 +77,25 @@ def shell(connect: str, commands: Sequence[str]) -> list[str]:
         check=True,
     )
     _, _, printed = done.stdout.partition(GREETING)
-    lines = [line for line in printed.splitlines() if line and not line.startswith("Watch")]
-    lines = [line for line in lines if line != "WATCHER::"]
-    assert len(lines) == len(commands), done
-    return lines
+    return "".join(WATCHED.sub("", printed).splitlines())
 
 
 def get(connect: str, *paths: str) -> list[Any]:
     """Return the values of znodes."""
-    return [json.loads(line) for line in shell(connect, [f"get {path}" for path in paths])]
+    printed = shell(connect, [f"get {path}" for path in paths])
+    found, end, decoder = [], 0, json.JSONDecoder()
+    while end < len(printed):
+        value, end = decoder.raw_decode(printed, end)
+        found.append(value)
+    assert len(found) == len(paths), printed
+    return found
 
 
 def children(connect: str, *paths: str) -> list[set[str]]:
-    lines = shell(connect, [f"ls {path}" for path in paths])
-    return [set(line.strip("[]").split(", ")) for line in lines]
+    printed = shell(connect, [f"ls {path}" for path in paths])
+    found = re.findall(r"\[([^]]*)\]", printed)
+    assert len(found) == len(paths), printed
+    return [set(names.split(", ")) for names in found]
 
 
 def typed(value: Any) -> Any:
