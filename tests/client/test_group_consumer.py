@@ -30,6 +30,7 @@ from tests.handlers.wire import fresh_name
 from tests.leader_epochs import pass_epochs
 from tests.planes import Plane
 from tests.servers import BrokerProcess, free_port
+from tests.several_brokers import until_topic_is_known
 from tests.waiting import until
 
 PATIENCE_S = 120
@@ -44,6 +45,7 @@ def topic(broker: BrokerProcess) -> str:
 def make_topic(broker: BrokerProcess, name: str, partitions: int = 6) -> str:
     with Admin(broker.bootstrap) as admin:
         admin.create_topic(name, partitions=partitions)
+    until_topic_is_known(broker.bootstrap, name)
     return name
 
 

@@ -15,6 +15,7 @@ import pytest
 
 from plog._native.records import build_batch
 from plog.client.producer import Producer as Client
+from plog.cluster.internal_replicas import TRANSACTIONS_TOPIC
 from plog.coordinator import txn_log
 from plog.coordinator.txn import LAST_EPOCH
 from plog.coordinator.txn_events import Producer
@@ -26,6 +27,7 @@ from tests.coordinator.conftest import GROUP, TRANSACTION, await_coordinator
 from tests.handlers.wire import create_topic, speak, walk_all
 from tests.planes import Plane
 from tests.servers import BrokerProcess
+from tests.several_brokers import until_topic_is_known
 from tests.storage.storage_logs import open_log, read_all
 from tests.transactions.conftest import SETTINGS
 from tests.transactions.transactor import Transactor, read
@@ -164,6 +166,8 @@ def test_broker_that_dies_at_the_last_epoch_goes_on_by_a_new_producer_id(
         broker.start()
         one.wire = speak(broker.port)
         await_coordinator(one.wire, NAME, TRANSACTION)
+        # A partition's leader asks the coordinator, possibly on another broker.
+        until_topic_is_known(broker.bootstrap, TRANSACTIONS_TOPIC)
 
     for number in range(TRANSACTIONS):
         producers.append(one.producer)
