@@ -28,6 +28,7 @@ from plog.errors import (
 )
 from plog.types import TopicPartition
 from tests.servers import BrokerProcess, free_port
+from tests.several_brokers import is_led, until_each
 
 WAIT_S = 60
 
@@ -410,6 +411,7 @@ def test_partitions_that_are_added_are_used(bootstrap, admin, new_topic):
     with Producer(bootstrap, metadata_max_age_ms=50, linger_ms=0) as producer:
         producer.send(topic, b"x").result(WAIT_S)
         admin.create_partitions(topic, 4)
+        until_each(bootstrap, lambda own: is_led(own, topic, 4))
         # Named: known at once. Otherwise: once the metadata is too old.
         assert producer.send(topic, b"x", partition=3).result(WAIT_S).partition == 3
         deadline = time.monotonic() + WAIT_S
