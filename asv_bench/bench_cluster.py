@@ -307,6 +307,24 @@ class Foreign:
         seconds, busy_s = (now - then for now, then in zip(self._read(), self._begun, strict=True))
         return busy_s / seconds
 
+    def about(self, run: str) -> str:
+        """Return the line below a table: the day, the commit, the run, and the host's load."""
+        return (
+            f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d},"
+            f" commit {commit().removesuffix('-dirty')}: {run}, {os.cpu_count()} processors,"
+            f" {self.processors:.2f} of them busy with other work."
+        )
+
+
+def report(results: list[Result], about: str, *, as_json: bool) -> None:
+    """Print the results: as a table, or their numbers as JSON."""
+    if as_json:
+        figures = [{**one.row._asdict(), "values": one.values} for one in results]
+        click.echo(json.dumps(figures, indent=2))
+        return
+    show(results, Console())
+    click.echo(about)
+
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--rounds", default=5, show_default=True, type=click.IntRange(1))
@@ -379,19 +397,10 @@ def command(
             results = measure(Path(made), rounds, extent, Console(stderr=True, quiet=as_json))
         except PlogError as error:
             raise click.ClickException(str(error)) from error
-    about = (
-        f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d}, commit {commit().removesuffix('-dirty')}:"
-        f" {rounds} rounds, sessions of {session_ms / 1000:g} s, {os.cpu_count()} processors,"
-        f" {foreign.processors:.2f} of them busy with other work."
-    )
+    about = foreign.about(f"{rounds} rounds, sessions of {session_ms / 1000:g} s")
     if docs is not None:
         put_between(docs, BEGIN, END, page(results, about))
-    if as_json:
-        figures = [{**one.row._asdict(), "values": one.values} for one in results]
-        click.echo(json.dumps(figures, indent=2))
-        return
-    show(results, Console())
-    click.echo(about)
+    report(results, about, as_json=as_json)
 
 
 if __name__ == "__main__":

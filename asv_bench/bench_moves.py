@@ -8,9 +8,6 @@ starts processes.
 
 from __future__ import annotations
 
-import datetime
-import json
-import os
 import shutil
 import signal
 import subprocess
@@ -26,8 +23,7 @@ from typing import NamedTuple
 
 import bench_load
 import click
-from bench import commit
-from bench_cluster import TICK_MS, Foreign, Result, Row, page, seconds_of, show
+from bench_cluster import TICK_MS, Foreign, Result, Row, page, report, seconds_of
 from bench_cluster_brokers import STOP_TIMEOUT_S, Broker, Cluster, running, until
 from bench_report import put_between
 from confluent_kafka import Producer
@@ -306,19 +302,10 @@ def command(
             results = measure(Path(made), rounds, session_ms, Console(stderr=True, quiet=as_json))
         except PlogError as error:
             raise click.ClickException(str(error)) from error
-    about = (
-        f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d}, commit {commit().removesuffix('-dirty')}:"
-        f" {rounds} rounds, sessions of {session_ms / 1000:g} s, {os.cpu_count()} processors,"
-        f" {foreign.processors:.2f} of them busy with other work."
-    )
+    about = foreign.about(f"{rounds} rounds, sessions of {session_ms / 1000:g} s")
     if docs is not None:
         put_between(docs, BEGIN, END, page(results, about))
-    if as_json:
-        figures = [{**one.row._asdict(), "values": one.values} for one in results]
-        click.echo(json.dumps(figures, indent=2))
-        return
-    show(results, Console())
-    click.echo(about)
+    report(results, about, as_json=as_json)
 
 
 if __name__ == "__main__":

@@ -9,10 +9,8 @@ once all replicas in sync have all records. Not part of asv: it starts processes
 
 from __future__ import annotations
 
-import datetime
 import itertools
 import json
-import os
 import shutil
 import signal
 import statistics
@@ -25,7 +23,6 @@ from typing import NamedTuple
 
 import bench_kafka
 import click
-from bench import commit
 from bench_cluster import TICK_MS, Foreign
 from bench_cluster_brokers import Cluster, running, until
 from bench_machine import cpu_s_of
@@ -311,11 +308,7 @@ def command(
             results = measure(Path(made), contestants, rounds, seconds, progress)
         except PlogError as error:
             raise click.ClickException(str(error)) from error
-    about = (
-        f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d}, commit {commit().removesuffix('-dirty')}:"
-        f" {rounds} rounds of {seconds:g} s, {os.cpu_count()} processors,"
-        f" {foreign.processors:.2f} of them busy with other work."
-    )
+    about = foreign.about(f"{rounds} rounds of {seconds:g} s")
     if docs is not None:
         put_between(docs, BEGIN, END, page(results, about))
     if as_json:
