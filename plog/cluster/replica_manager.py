@@ -174,6 +174,13 @@ class ReplicaManager:
             and self._logs.get(topic_partition) is not None
         )
 
+    def may_lead(self, topic_partition: TopicPartition) -> bool:
+        """Whether this broker leads it, or does not know yet who leads the log that is here."""
+        partition = self._partitions.get(topic_partition)
+        if partition is None:
+            return self.lacks_role(topic_partition)
+        return partition.is_leader and partition.hosted_log is not None
+
     def is_fresh(self, topic_partition: TopicPartition) -> bool:
         """Whether this broker leads it, and would know if another one did by now."""
         partition = self._partitions.get(topic_partition)

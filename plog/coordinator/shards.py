@@ -87,8 +87,8 @@ class Shards(Generic[S]):
         self._loading: dict[int, S] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_closed = False
-        self.lacks_role: Callable[[TopicPartition], bool] = lambda at: False
-        """Whether a partition's log is here, and no order has said yet who leads it."""
+        self.may_lead: Callable[[TopicPartition], bool] = lambda at: False
+        """Whether this broker leads a partition, or does not know yet who leads the log here."""
         self.is_fresh: Callable[[TopicPartition], bool] = lambda at: True
         """Whether this broker would know if another one led a partition by now."""
 
@@ -120,8 +120,8 @@ class Shards(Generic[S]):
 
         Raises:
             NotCoordinator: another broker leads its partition.
-            CoordinatorLoadInProgress: its log is being read, or this broker has just started and
-                does not know yet whether to read it: clients ask it again.
+            CoordinatorLoadInProgress: its log is being read, or will be, as far as this broker
+                knows: clients ask it again.
         """
         index = self.index_of(key)
         shard = self._served.get(index)
@@ -129,8 +129,8 @@ class Shards(Generic[S]):
             return shard
         if index in self._loading:
             raise CoordinatorLoadInProgress(f"{self.topic}-{index} is loading")
-        if self.lacks_role(TopicPartition(self.topic, index)):
-            raise CoordinatorLoadInProgress(f"the leader of {self.topic}-{index} is not known yet")
+        if not self._is_closed and self.may_lead(TopicPartition(self.topic, index)):
+            raise CoordinatorLoadInProgress(f"{self.topic}-{index} may be led from here")
         raise NotCoordinator(f"this broker does not lead {self.topic}-{index}")
 
     def of_fresh(self, key: str) -> S:

@@ -79,7 +79,7 @@ def make_coordinators(
     )
     undo.callback(groups.close)
     replicas.on_leadership(groups.shards.on_leadership)
-    groups.shards.lacks_role = replicas.lacks_role
+    groups.shards.may_lead = replicas.may_lead
     groups.shards.is_fresh = replicas.is_fresh
     transactions = TxnCoordinator(
         loop,
@@ -99,7 +99,7 @@ def make_coordinators(
     )
     undo.callback(transactions.close)
     replicas.on_leadership(transactions.shards.on_leadership)
-    transactions.shards.lacks_role = replicas.lacks_role
+    transactions.shards.may_lead = replicas.may_lead
     transactions.shards.is_fresh = replicas.is_fresh
     verifier = TxnVerifier(
         broker_id,

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from plog.client.admin import Admin
+from plog.cluster.partition import Partition
+from plog.coordinator.shards import Shards
 from plog.errors import ErrorCode
 from plog.handlers import context
 from plog.protocol.messages.groups import FindCoordinatorRequest, SyncGroupRequest
 from plog.protocol.messages.produce import ProduceResponse
 from plog.protocol.messages.transactions import EndTxnRequest
+from plog.protocol.schema import Struct
 from plog.types import TopicPartition
 from tests.cluster.processes import Brokers
 from tests.compat.live_kafka import ZooKeeper
@@ -28,6 +33,8 @@ pytestmark = pytest.mark.usefixtures("plane")
 PRODUCER_ID = 4_000
 PARTITIONS = 3
 SILENT_MS = 300
+LOADS = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+KNOWS_NO_SUCH = (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.INVALID_PRODUCER_ID_MAPPING)
 SESSION_MS = 10_000
 """The longest that the server allows: the suspended controller is to keep its session."""
 
@@ -75,23 +82,60 @@ def test_coordinator_that_does_not_know_its_shards_yet_is_asked_again(
     with closing(Speaker("127.0.0.1", brokers[brokers.controller].port)) as wire:
         places = ((key, coordinator_of(wire, kind, key)) for key in map(str, itertools.count()))
         key, coordinator = next(one for one in places if one[1] != brokers.controller)
-    request = (
-        SyncGroupRequest(group_id=key, generation_id=1, member_id="m", assignments=[])
-        if kind == GROUP
-        else EndTxnRequest(transactional_id=key, producer_id=1, producer_epoch=0, committed=True)
-    )
+    request = for_coordinator(kind, key)
     brokers[coordinator].kill()
-    with brokers[brokers.controller].suspended():
-        brokers[coordinator].start()
-        with closing(Speaker("127.0.0.1", brokers[coordinator].port)) as wire:
-            error = wire.ask(request, 3).error_code
-    assert error == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    brokers[coordinator].start()
     with closing(Speaker("127.0.0.1", brokers[coordinator].port)) as wire:
-        until(lambda: wire.ask(request, 3).error_code != error, "it knows its shards")
-        assert wire.ask(request, 3).error_code in (
-            ErrorCode.UNKNOWN_MEMBER_ID,
-            ErrorCode.INVALID_PRODUCER_ID_MAPPING,
-        )
+        assert first_known(wire, request) in KNOWS_NO_SUCH
+
+
+@pytest.mark.parametrize("kind", [GROUP, TRANSACTION], ids=["group", "transactional id"])
+def test_coordinator_learns_of_its_shards_a_little_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: int
+) -> None:
+    """One order names many partitions, and the coordinator hears of them after the last."""
+    held: list[Callable[[], object]] = []
+    change = Shards._change
+
+    def hold(self: Shards[Any], leading: list[Partition], following: list[Partition]) -> None:
+        held.append(partial(self._loop.call_soon_threadsafe, change, self, leading, following))
+
+    monkeypatch.setattr(Shards, "_change", hold)
+    running = Running(tmp_path)
+    try:
+        coordinator_of(running.wire, kind, "key")
+        until(lambda: held, "the shards have leaders")
+        request = for_coordinator(kind, "key")
+        assert running.wire.ask(request, 3).error_code == LOADS
+        with monkeypatch.context() as before_the_order:
+            before_the_order.setattr(running.broker._replicas, "_partitions", {})
+            before_the_order.setattr(context, "MAX_ROLE_WAIT_MS", 100)
+            assert running.wire.ask(request, 3).error_code == LOADS
+        monkeypatch.undo()
+        while held:
+            held.pop(0)()
+        assert first_known(running.wire, request) in KNOWS_NO_SUCH
+    finally:
+        running.stop()
+
+
+def for_coordinator(kind: int, key: str) -> Struct:
+    """Return a request of a member, or of a producer, that its coordinator does not know."""
+    if kind == GROUP:
+        return SyncGroupRequest(group_id=key, generation_id=1, member_id="m", assignments=[])
+    return EndTxnRequest(transactional_id=key, producer_id=1, producer_epoch=0, committed=True)
+
+
+def first_known(wire: Speaker, request: Struct) -> int:
+    """Ask again and again, and return the first error code other than `LOADS`."""
+    codes: list[int] = []
+
+    def is_known() -> bool:
+        codes.append(int(wire.ask(request, 3).error_code))
+        return codes[-1] != LOADS
+
+    until(is_known, "the coordinator knows its shards")
+    return codes[-1]
 
 
 def coordinator_of(wire: Speaker, kind: int, key: str) -> int:
