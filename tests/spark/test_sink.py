@@ -18,7 +18,7 @@ from plog.client.transaction_admin import ONGOING, TransactionAdmin
 from plog.types import TopicPartition
 from tests.servers import BrokerProcess
 from tests.spark.marks import DEAR
-from tests.waiting import until
+from tests.whole_topic import read_topic
 
 pytestmark = DEAR
 
@@ -29,21 +29,8 @@ _numbers = itertools.count()
 def read(
     broker: BrokerProcess, topic: str, isolation_level: str = "read_committed"
 ) -> list[ConsumerRecord]:
-    """Return what readers see, once nobody's transaction is open."""
-    found: list[ConsumerRecord] = []
-    with (
-        Consumer(broker.bootstrap) as everything,
-        Consumer(broker.bootstrap, isolation_level="read_committed") as committed,
-        Consumer(broker.bootstrap, isolation_level=isolation_level) as reader,
-    ):
-        at = everything.partitions_for(topic)
-        until(lambda: committed.end_offsets(at) == everything.end_offsets(at), "nothing open")
-        ends = everything.end_offsets(at)
-        reader.assign(at)
-        reader.seek_to_beginning()
-        while any(reader.position(one) < ends[one] for one in at):
-            found += reader.poll(100)
-    return found
+    """Return the records that readers see, once no transaction is open."""
+    return read_topic(broker.bootstrap, topic, isolation_level)
 
 
 def values(broker: BrokerProcess, topic: str) -> list[bytes]:
