@@ -6,7 +6,6 @@ to be copied either time.
 
 from __future__ import annotations
 
-import subprocess
 from collections import Counter
 from pathlib import Path
 
@@ -19,6 +18,15 @@ from plog.types import TopicPartition
 from tests.committed import kept_records
 from tests.compat.clients import PATIENCE_S
 from tests.compat.programs import STREAMS, Streams
+from tests.compat.streams_application import (
+    COPY,
+    COUNTS,
+    SOURCE,
+    TOPICS,
+    Application,
+    Pair,
+    by_key,
+)
 from tests.compat.test_under_fire import SETTINGS
 from tests.compat.workers import Output
 from tests.handlers.wire import fetch_request, fetched, speak
@@ -30,64 +38,7 @@ PARTITIONS = 2
 COUNT = 1000
 KEYS = 7
 COMMITTED = 1
-SOURCE, COPY, COUNTS = TOPICS = ["source", "copy", "counts"]
 TRIES = 5
-COMMIT_MS = 2000
-"""A transaction takes so long: what comes just behind a commit is not committed when it is seen."""
-TRANSACTION_TIMEOUT_MS = 5000
-"""Whoever comes after one that was killed waits for so long: it has other transactional ids."""
-
-Pair = tuple[str, str]
-
-
-class Application:
-    """A process; it is started anew after each kill."""
-
-    def __init__(self, streams: Streams, broker: BrokerProcess, where: Path) -> None:
-        self._command = [
-            *streams.command(),
-            *TOPICS,
-            f"bootstrap.servers={broker.bootstrap}",
-            "application.id=copier",
-            f"state.dir={where / 'state'}",
-            "processing.guarantee=exactly_once_v2",
-            "replication.factor=1",
-            f"commit.interval.ms={COMMIT_MS}",
-            "statestore.cache.max.bytes=0",
-            "auto.offset.reset=earliest",
-            "session.timeout.ms=6000",
-            "heartbeat.interval.ms=600",
-            f"producer.transaction.timeout.ms={TRANSACTION_TIMEOUT_MS}",
-        ]
-        self._log = where / "streams.log"
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def start(self) -> None:
-        with self._log.open("ab") as log:
-            self._process = subprocess.Popen(
-                self._command, stdin=subprocess.PIPE, stdout=log, stderr=log
-            )
-
-    @property
-    def is_alive(self) -> bool:
-        return self._process is not None and self._process.poll() is None
-
-    @property
-    def said(self) -> str:
-        return self._log.read_text()[-4000:]
-
-    def kill(self) -> None:
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-            assert self._process.stdin is not None
-            self._process.stdin.close()
-
-    def leave(self) -> None:
-        assert self._process is not None
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        assert self._process.wait(PATIENCE_S) == 0, self.said
 
 
 def read(broker: BrokerProcess, topic: str) -> list[list[Pair]]:
@@ -110,15 +61,6 @@ def read(broker: BrokerProcess, topic: str) -> list[list[Pair]]:
     return found
 
 
-def by_key(partitions: list[list[Pair]]) -> dict[str, list[str]]:
-    """Return each key's values in their order: an application places keys by itself."""
-    found: dict[str, list[str]] = {}
-    for pairs in partitions:
-        for key, value in pairs:
-            found.setdefault(key, []).append(value)
-    return found
-
-
 def is_transaction_open(broker: BrokerProcess, topic: str) -> bool:
     """Tell whether the topic's files end amid a transaction. Nobody may be writing to them."""
     is_open: dict[tuple[int, int], bool] = {}
@@ -136,7 +78,7 @@ def is_transaction_open(broker: BrokerProcess, topic: str) -> bool:
 )
 def test_application_copies_and_counts_once(plane: Plane, tmp_path: Path, streams: Streams) -> None:
     broker = BrokerProcess(tmp_path / "data", overrides=SETTINGS)
-    application = Application(streams, broker, tmp_path)
+    application = Application(streams, broker.bootstrap, tmp_path)
     copy = Output(broker.port, COPY, PARTITIONS)
     written: list[list[Pair]] = [[] for _ in range(PARTITIONS)]
 

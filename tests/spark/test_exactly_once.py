@@ -26,7 +26,7 @@ from tests.servers import BrokerProcess
 from tests.spark.copy_query import COUNTS_PER_BATCH, ROWS_PER_BATCH
 from tests.spark.driver import PATIENCE_S, Driver
 from tests.spark.marks import DEAR
-from tests.spark.test_sink import read
+from tests.whole_topic import read_topic
 
 pytestmark = DEAR
 
@@ -34,16 +34,17 @@ RECORDS = 10 * ROWS_PER_BATCH
 KEYS = 40
 COUNTS = {"changes": "update", "totals": "complete"}
 """Topics of the counts, and the output mode of each."""
+TOPICS = ["source", "sink", *COUNTS]
 LONG_ROUNDS = 30
 MOST_KILLS = 3
 DRIVER, WORKER, BROKER = "driver", "worker", "broker"
 
 
-def fill(broker: BrokerProcess) -> None:
-    with Admin(broker.bootstrap) as admin:
-        for topic in ("source", "sink", *COUNTS):
+def fill(bootstrap: str) -> None:
+    with Admin(bootstrap) as admin:
+        for topic in TOPICS:
             admin.create_topic(topic, partitions=3)
-    with Producer(broker.bootstrap) as producer:
+    with Producer(bootstrap) as producer:
         for n in range(RECORDS):
             producer.send("source", b"%d" % n, key=b"%d" % (n % KEYS))
 
@@ -62,6 +63,15 @@ def kill(chance: random.Random, what: str, driver: Driver, broker: BrokerProcess
     else:
         return False
     return True
+
+
+def start_copying(bootstrap: str, directory: Path, environment: dict[str, str]) -> Driver:
+    """Start a driver of the three streams, or go on with them."""
+    checkpoint = str(directory / "checkpoint")
+    counts = [f"{topic}={mode}" for topic, mode in COUNTS.items()]
+    # A task has four attempts, as in a cluster.
+    arguments = ("local[2,4]", bootstrap, "source", "sink", checkpoint, *counts)
+    return Driver(directory, environment, "-m", "tests.spark.copy_query", *arguments)
 
 
 class Plan(NamedTuple):
@@ -90,15 +100,11 @@ def one_round(
     broker: BrokerProcess,
 ) -> list[str]:
     """Copy while the plan's kills happen; return what was killed."""
-    fill(broker)
-    # A task has four attempts, as in a cluster.
-    checkpoint = str(directory / "checkpoint")
-    counts = [f"{topic}={mode}" for topic, mode in COUNTS.items()]
-    arguments = ("local[2,4]", broker.bootstrap, "source", "sink", checkpoint, *counts)
+    fill(broker.bootstrap)
     killed: list[str] = []
     while True:
         deadline = time.monotonic() + PATIENCE_S
-        driver = Driver(directory, environment, "-m", "tests.spark.copy_query", *arguments)
+        driver = start_copying(broker.bootstrap, directory, environment)
         try:
             while len(killed) < len(plan.kills) and not driver.has_ended:
                 assert time.monotonic() < deadline, f"{killed}\n{driver.log}"
@@ -120,8 +126,8 @@ def one_round(
             driver.kill()
 
 
-def check(broker: BrokerProcess) -> None:
-    found = read(broker, "sink")
+def check(bootstrap: str) -> None:
+    found = read_topic(bootstrap, "sink")
     values = Counter(int(record.value or b"-1") for record in found)
     twice = sorted(value for value, count in values.items() if count > 1)
     lost = sorted(set(range(RECORDS)) - values.keys())
@@ -131,14 +137,14 @@ def check(broker: BrokerProcess) -> None:
         assert mine == sorted(mine)
 
 
-def check_counts(broker: BrokerProcess, topic: str) -> None:
+def check_counts(bootstrap: str, topic: str) -> None:
     """Check that each batch of the counts was written once, with all of its keys.
 
     Each batch has records of all keys, so that both modes write all keys of each batch.
     """
     found = [
         (int(batch), record.key, int(count))
-        for record in read(broker, topic)
+        for record in read_topic(bootstrap, topic)
         for batch, count in [(record.value or b"").split()]
     ]
     keys = [b"%d" % key for key in range(KEYS)]
@@ -166,9 +172,9 @@ def rounds(
             begun = time.monotonic()
             planned = plan(chance, number)
             killed = one_round(chance, planned, directory, environment, broker)
-            check(broker)
+            check(broker.bootstrap)
             for topic in COUNTS:
-                check_counts(broker, topic)
+                check_counts(broker.bootstrap, topic)
             # Of many kills the first is sure: the driver may have ended before the others.
             assert killed == planned.kills or (
                 killed[:1] == planned.kills[:1] and not planned.at_work
