@@ -125,7 +125,7 @@ def test_every_broker_describes_the_settings_of_a_topic(brokers: Brokers) -> Non
     assert described() == [str(7 * 24 * 3600 * 1000)] * 3
 
 
-def test_more_than_one_replica_is_refused(brokers: Brokers) -> None:
+def test_more_replicas_than_brokers_are_refused(brokers: Brokers) -> None:
     with Admin(brokers.bootstrap) as admin, pytest.raises(InvalidReplicationFactor):
         admin.create_topic("t", replication_factor=4)
 
