@@ -38,12 +38,21 @@ ONE_PROCESS = ("tests/compat/against_kafka/", "tests/compat/against_kafka_4/", "
 WITHOUT_SPARKS_SESSION = tuple(
     f"tests/spark/test_{name}.py"
     for name in (
-        *("attempts", "decisions", "exactly_once", "filters", "foreach_batch_writer"),
-        *("interleavings", "options"),
+        *("attempts", "copies_through_moves", "decisions", "exactly_once", "filters"),
+        *("foreach_batch_writer", "interleavings", "options"),
         *("range_reader", "source", "standalone", "stream_offsets", "stream_source", "two_phases"),
     )
 )
 """These start a JVM of their own, or none."""
+
+BY_TEST = (
+    "tests/cluster/replication/test_whole_space.py",
+    *(
+        f"tests/cluster/simulation/test_{name}.py"
+        for name in ("histories", "planted_faults", "planted_replica_faults")
+    ),
+)
+"""Each process may run any test of these files: the tests are long, and share nothing."""
 
 PLAIN_IN_EVERY_RUN = (
     "tests/test_planes.py",
@@ -126,6 +135,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     class Scheduling(LoadFileScheduling):  # type: ignore[misc]
         def _split_scope(self, nodeid: str) -> str:
             file = str(super()._split_scope(nodeid))
+            if file in BY_TEST:
+                return nodeid
             if file in WITHOUT_SPARKS_SESSION:
                 return file
             return next((folder for folder in ONE_PROCESS if file.startswith(folder)), file)

@@ -31,7 +31,7 @@ class Acknowledged:
     def note(self, one: Hosted, offset: int, record: SimRecord) -> None:
         """A record was acknowledged: all that may lead next have it, durably."""
         self._note(one, offset, record, "acknowledged")
-        written = self._cluster.written().get(one.at)
+        written = self._cluster.written_of(one.at)
         if written is not None and written.topic_id == one.topic_id:
             self._check_members(one, written.state.isr, {offset: record})
 
@@ -76,7 +76,7 @@ class Acknowledged:
 
         One that hears of an earlier leader epoch late does not have to: it can commit nothing.
         """
-        written = self._cluster.written().get(one.at)
+        written = self._cluster.written_of(one.at)
         if written is None or written.state.leader_epoch != leader_epoch:
             return
         for offset, record in self.records[one].items():
@@ -89,7 +89,7 @@ class Acknowledged:
 
     def check_cut(self, broker: SimBroker, one: Hosted, log: SimLog, to: int) -> None:
         """A follower that is in sync cuts off nothing that clients know of."""
-        written = self._cluster.written().get(one.at)
+        written = self._cluster.written_of(one.at)
         if written is None or broker.id not in written.state.isr:
             return
         for offset, record in self.records[one].items():

@@ -21,13 +21,18 @@ from plog.types import TopicPartition
 from tests.cluster.simulation.acknowledged import Acknowledged
 from tests.cluster.simulation.broker import Process, SimBroker
 from tests.cluster.simulation.contents import Contents
-from tests.cluster.simulation.invariants import Invariants
+from tests.cluster.simulation.invariants import Invariants, decoded_state, decoded_topic
 from tests.cluster.simulation.model_replicas import Role
 from tests.cluster.simulation.real_replicas import RealReplicas
 from tests.cluster.simulation.scheduler import Scheduler
 from tests.cluster.simulation.sim_logs import Hosted
 from tests.cluster.simulation.transactions import Transactions
 from tests.cluster.simulation.zookeeper import SESSION_MS, SimStore, SimZooKeeper
+
+PEACE_MS = 15 * SESSION_MS
+"""After all faults, until everything must agree."""
+MIN_PEACE_MS = 3 * SESSION_MS
+"""Sessions may end until then that were silent before."""
 
 
 class Violation(AssertionError):
@@ -100,8 +105,12 @@ class SimCluster:
 
     # -- at the end --------------------------------------------------------------------------
 
-    def heal(self) -> None:
-        """Let everything run, and give it time."""
+    def heal(self, *, ends_early: bool = False) -> None:
+        """Let everything run, and give it time.
+
+        Args:
+            ends_early: end a session's time after all agree, in place of after `PEACE_MS`.
+        """
         self.scheduler.note("healed")
         self.cut.clear()
         self.zookeeper.is_up = True
@@ -111,11 +120,31 @@ class SimCluster:
         self.transactions.is_stopping = self.acknowledged.is_stopping = True
         self.slow_fetches = self.slow_questions = 0.0
         self.slow_brokers.clear()
-        self.scheduler.run(15 * SESSION_MS)
+        until_ms = self.scheduler.now_ms + PEACE_MS
+        self.scheduler.run(MIN_PEACE_MS)
+        agreed = False
+        while self.scheduler.now_ms < until_ms and not agreed:
+            agreed = ends_early and self._all_agree()
+            self.scheduler.run(SESSION_MS)
 
     def check_converged(self) -> None:
         """Check that every broker knows the written state, and obeys it. Raises Violation."""
         self.check_steps()
+        self._check_agreement()
+        for broker in self.brokers:
+            _check_logs(broker)
+        self.transactions.check_ended()
+        self.check_steps()
+
+    def _all_agree(self) -> bool:
+        if any(broker.process is None for broker in self.brokers):
+            return False
+        with suppress(Violation):
+            self._check_agreement()
+            return self.transactions.has_ended
+        return False
+
+    def _check_agreement(self) -> None:
         tree = self.zookeeper.tree
         live = {int(name) for name in tree.children(znodes.BROKER_IDS)}
         if live != {broker.id for broker in self.brokers}:
@@ -133,11 +162,8 @@ class SimCluster:
         for broker in self.brokers:
             _check_metadata(broker, written, live, active[0])
             _check_replicas(broker, written)
-            _check_logs(broker)
         if self.is_replicated and (fault := self.acknowledged.check_logs()) is not None:
             raise Violation(fault)
-        self.transactions.check_ended()
-        self.check_steps()
 
     def _is_lost(self, at: TopicPartition, written: Written) -> bool:
         """Whether no replica in sync has all records: only an unclean election helps."""
@@ -174,18 +200,33 @@ class SimCluster:
         """Return every partition that has a state."""
         found = {}
         for at, topic_id, replicas in self._assigned():
-            with suppress(NoNode):
-                data, _ = self.zookeeper.tree.get(znodes.partition_state_path(at))
-                found[at] = Written(topic_id, PartitionStateNode.decode(data), replicas)
+            if (state := self._state(at)) is not None:
+                found[at] = Written(topic_id, state, replicas)
         return found
 
+    def written_of(self, at: TopicPartition) -> Written | None:
+        """Return a partition as `written` does; None: it has no topic or no state."""
+        if self.zookeeper.tree.exists(znodes.topic_path(at.topic)) is None:
+            return None
+        topic, state = self._topic(at.topic), self._state(at)
+        if topic.topic_id is None or state is None or at.partition not in topic.partitions:
+            return None
+        return Written(topic.topic_id, state, topic.partitions[at.partition])
+
     def _assigned(self) -> Iterator[tuple[TopicPartition, uuid.UUID, tuple[int, ...]]]:
-        tree = self.zookeeper.tree
-        for name in tree.children(znodes.TOPICS):
-            node = TopicNode.decode(tree.get(znodes.topic_path(name))[0])
+        for name in self.zookeeper.tree.children(znodes.TOPICS):
+            node = self._topic(name)
             assert node.topic_id is not None
             for index, replicas in node.partitions.items():
                 yield TopicPartition(name, index), node.topic_id, replicas
+
+    def _topic(self, name: str) -> TopicNode:
+        return decoded_topic(self.zookeeper.tree.get(znodes.topic_path(name))[0])
+
+    def _state(self, at: TopicPartition) -> PartitionStateNode | None:
+        with suppress(NoNode):
+            return decoded_state(self.zookeeper.tree.get(znodes.partition_state_path(at))[0])
+        return None
 
 
 def _check_metadata(

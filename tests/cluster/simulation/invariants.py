@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 STATE = "/state"
 
 
-@lru_cache
-def _decoded(topic: bytes) -> TopicNode:
-    return TopicNode.decode(topic)
+decoded_topic = lru_cache(TopicNode.decode)
+decoded_state = lru_cache(PartitionStateNode.decode)
+"""Histories look at the same bytes again and again."""
 
 
 class Replicated(NamedTuple):
@@ -92,7 +92,7 @@ class Invariants:
             if path == znodes.CONTROLLER_EPOCH:
                 self._elected[znodes.decode_controller_epoch(node.data)] = session
             elif path.endswith(STATE):
-                self._on_state(path, PartitionStateNode.decode(node.data), session)
+                self._on_state(path, decoded_state(node.data), session)
             elif path.startswith(znodes.BROKER_IDS + "/") and node.czxid == plan.zxid:
                 self._at_registration[plan.zxid] = dict(self._announced)
                 self._registered_by[plan.zxid] = session
@@ -122,7 +122,7 @@ class Invariants:
 
     def _topic(self, name: str) -> TopicNode | None:
         try:
-            return _decoded(self._tree.get(znodes.topic_path(name))[0])
+            return decoded_topic(self._tree.get(znodes.topic_path(name))[0])
         except NoNode:
             return None
 

@@ -241,6 +241,11 @@ class Transactions:
         elif abort == client.stored.commits:
             self._report(f"{at}: {client} gets a marker with abort={abort}")
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether every transaction has ended everywhere."""
+        return not self._open and all(client.stored.stage is Stage.ENDED for client in self.clients)
+
     def check_ended(self) -> None:
         """After peace, every transaction has ended everywhere."""
         for client in self.clients:
