@@ -123,22 +123,6 @@ class LeaderAndIsrAnswered:
 
 
 @dataclass(frozen=True, slots=True)
-class DrainAnswered:
-    """A leader has drained partitions, or its followers are too slow."""
-
-    broker_id: int
-    broker_epoch: int
-    partitions: tuple[TopicPartition, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class DrainsEnded:
-    """The leader of partitions is gone, and no longer has to drain them."""
-
-    partitions: tuple[TopicPartition, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class StopReplicaAnswered:
     """Which replicas a broker has deleted, and which it could not."""
 
@@ -271,8 +255,6 @@ Event: TypeAlias = (
     | StatesRead
     | UncleanRead
     | LeaderAndIsrAnswered
-    | DrainAnswered
-    | DrainsEnded
     | StopReplicaAnswered
     | TopicRemoved
     | LogDirFailed
@@ -316,16 +298,11 @@ class WriteAssignments:
 
 @dataclass(frozen=True, slots=True)
 class SendLeaderAndIsr:
-    """Tell a broker what it leads and follows. Answered by LeaderAndIsrAnswered, later.
-
-    `drains`: it is to drain those that it leads, as another broker leads next. Answered by
-    DrainAnswered.
-    """
+    """Tell a broker what it leads and follows. Answered by LeaderAndIsrAnswered, later."""
 
     broker_id: int
     partitions: tuple[PartitionUpdate, ...]
     live_leaders: tuple[LiveBroker, ...]
-    drains: bool = False
 
 
 @dataclass(frozen=True, slots=True)
