@@ -76,6 +76,7 @@ def until_more(acknowledged: list[int]) -> None:
     until(lambda: len(acknowledged) > count + PER_ROUND, "more records are acknowledged")
 
 
+@pytest.mark.long
 @pytest.mark.xfail(
     strict=True, reason="the leader before does not drain: records that only it has are cut"
 )
