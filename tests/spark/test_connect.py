@@ -33,7 +33,7 @@ def test_topics_are_read_and_written_in_batch_queries_and_streams(
     server: str, tmp_path: Path
 ) -> None:
     with BrokerProcess(tmp_path) as broker:
-        fill(broker)
+        fill(broker.bootstrap)
         with Admin(broker.bootstrap) as admin:
             admin.create_topic("written")
         checkpoint = str(tmp_path / "checkpoint")
@@ -51,5 +51,5 @@ def test_topics_are_read_and_written_in_batch_queries_and_streams(
         assert "pyspark.sql.connect.session\n" in done.stdout
         assert f"{RECORDS} rows, topics source, sum {sum(range(RECORDS))}\n" in done.stdout
         assert values(broker, "written") == numbered(100)
-        check(broker)
+        check(broker.bootstrap)
         assert (tmp_path / "checkpoint" / "commits").is_dir()

@@ -43,7 +43,7 @@ def cluster(
 @pytest.fixture
 def broker(plane: Plane, tmp_path: Path) -> Iterator[BrokerProcess]:
     with BrokerProcess(tmp_path) as running:
-        fill(running)
+        fill(running.bootstrap)
         yield running
 
 
@@ -182,4 +182,4 @@ def test_topic_is_read_and_copied_while_an_executor_and_a_worker_are_killed(
     assert "copied" not in copies.said
     other.kill()
     copies.wait_for("copied")
-    check(broker)
+    check(broker.bootstrap)

@@ -14,7 +14,8 @@ from tests.compat.against_kafka.held import MOST_EXCUSED, Excuses, held
 from tests.compat.against_kafka.pair import Case, KafkaStumbledError, Pair, Step
 
 CASES: dict[str, Case] = {}
-CASE = Case([Step(lambda side: HeartbeatRequest(group_id="g"), 4)], {})
+HEARTBEAT = HeartbeatRequest(group_id="g", generation_id=1, member_id="m")
+CASE = Case([Step(lambda side: HEARTBEAT, 4)], {})
 FINE, OTHER = ErrorCode.NONE, ErrorCode.NOT_CONTROLLER
 STUMBLES = None
 
