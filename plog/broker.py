@@ -21,7 +21,7 @@ from plog._native.served import ServedPartitions
 from plog.cluster.controlled_shutdown import move_leaderships
 from plog.cluster.known_log_dirs import find_log_dirs
 from plog.cluster.member import Member
-from plog.cluster.replication.drain import drain
+from plog.cluster.replication.drain import drain_all
 from plog.handlers.context import Services
 from plog.handlers.dispatch import Dispatcher
 from plog.handlers.registry import Handler, load
@@ -242,7 +242,7 @@ class Broker:
             # on fetching would be proposed for the in-sync sets that it has just left, and leaders
             # would wait for it.
             undo.push_async_callback(asyncio.to_thread, parts.fetchers.stop)
-            undo.push_async_callback(drain, lambda: services.replicas.partitions)
+            undo.push_async_callback(drain_all, lambda: services.replicas.partitions)
         is_ready.set()
         self._let_in(control_plane, [one for one in addresses.bound if one not in early])
         base.logs.broker_started()

@@ -110,8 +110,10 @@ def leader_and_isr(
     broker_id: int,
     partitions: Iterable[TopicPartition],
     new: Collection[TopicPartition] = (),
+    *,
+    drains: bool = False,
 ) -> list[Effect]:
-    """Tell a broker what it leads and follows, if it does.
+    """Tell a broker what it leads and follows, if it does; or what it is to drain.
 
     Of partitions that it led before it registered again, it hears in their next leader epoch.
     """
@@ -125,4 +127,4 @@ def leader_and_isr(
         return []
     leaders = {one.state.leader for one in updates} & context.brokers.keys()
     live = tuple(context.brokers[one] for one in sorted(leaders))
-    return [SendLeaderAndIsr(broker_id, updates, live)]
+    return [SendLeaderAndIsr(broker_id, updates, live, drains)]

@@ -6,9 +6,12 @@ refused comes back as an error code in the response.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
+from plog.cluster import control_requests
 from plog.cluster.control_requests import ControlRequest, ControlResponse
 from plog.cluster.controller_context import LiveBroker
 from plog.cluster.metadata_cache import MetadataCache
@@ -54,12 +57,21 @@ class InProcessChannel:
     def send(self, request: ControlRequest, on_response: Callable[[ControlResponse], None]) -> None:
         """Have the request done before returning."""
         match request:
+            case LeaderAndIsrRequest(type=control_requests.DRAIN):
+                # It waits for followers, and the controller has other work.
+                drain = partial(self._obey, request, on_response)
+                threading.Thread(target=drain, name="drain", daemon=True).start()
             case LeaderAndIsrRequest():
-                on_response(self._replica_manager.apply_leader_and_isr(request))
+                self._obey(request, on_response)
             case UpdateMetadataRequest():
                 on_response(self._metadata_cache.apply(request))
             case StopReplicaRequest():
                 on_response(self._replica_manager.apply_stop_replica(request))
+
+    def _obey(
+        self, request: LeaderAndIsrRequest, on_response: Callable[[ControlResponse], None]
+    ) -> None:
+        on_response(self._replica_manager.apply_leader_and_isr(request))
 
     @property
     def is_answered(self) -> bool:

@@ -48,6 +48,9 @@ INCREMENTAL: Final = 1
 FULL: Final = 2
 """Types of UpdateMetadata. Kafka's brokers look at it only if the sender is a KRaft controller."""
 
+DRAIN: Final = 3
+"""The type of a LeaderAndIsr that has a leader drain partitions. plog's own: Kafka's end with 2."""
+
 INCOMPLETE: Final = ErrorCode.INELIGIBLE_REPLICA
 """The code in a broker's answer to LeaderAndIsr if it has taken a replica up that may lack records.
 
@@ -75,6 +78,7 @@ def leader_and_isr(
         controller_id=sender.controller_id,
         controller_epoch=sender.controller_epoch,
         broker_epoch=broker_epoch,
+        type=DRAIN if send.drains else 0,
         topic_states=[
             LeaderAndIsrTopicState(
                 topic_name=name,

@@ -80,6 +80,13 @@ class Assignment(NamedTuple):
     adding: tuple[int, ...] = ()
     removing: tuple[int, ...] = ()
 
+    def __str__(self) -> str:
+        text = ",".join(map(str, self.replicas))
+        for what, replicas in (("adding", self.adding), ("removing", self.removing)):
+            if replicas:
+                text += f", {what} {','.join(map(str, replicas))}"
+        return text
+
 
 def assignments_of(node: TopicNode) -> dict[int, Assignment]:
     """Return the assignment of each partition of a topic's node."""

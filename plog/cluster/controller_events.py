@@ -123,6 +123,22 @@ class LeaderAndIsrAnswered:
 
 
 @dataclass(frozen=True, slots=True)
+class DrainAnswered:
+    """A leader has drained partitions, or its followers are too slow."""
+
+    broker_id: int
+    broker_epoch: int
+    partitions: tuple[TopicPartition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DrainsEnded:
+    """The leader of partitions is gone, and no longer has to drain them."""
+
+    partitions: tuple[TopicPartition, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class StopReplicaAnswered:
     """Which replicas a broker has deleted, and which it could not."""
 
@@ -255,6 +271,8 @@ Event: TypeAlias = (
     | StatesRead
     | UncleanRead
     | LeaderAndIsrAnswered
+    | DrainAnswered
+    | DrainsEnded
     | StopReplicaAnswered
     | TopicRemoved
     | LogDirFailed
@@ -298,11 +316,16 @@ class WriteAssignments:
 
 @dataclass(frozen=True, slots=True)
 class SendLeaderAndIsr:
-    """Tell a broker what it leads and follows. Answered by LeaderAndIsrAnswered, later."""
+    """Tell a broker what it leads and follows. Answered by LeaderAndIsrAnswered, later.
+
+    `drains`: it is to drain those that it leads, as another broker leads next. Answered by
+    DrainAnswered.
+    """
 
     broker_id: int
     partitions: tuple[PartitionUpdate, ...]
     live_leaders: tuple[LiveBroker, ...]
+    drains: bool = False
 
 
 @dataclass(frozen=True, slots=True)

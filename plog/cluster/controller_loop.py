@@ -30,6 +30,7 @@ from plog.cluster.controller_events import (
     BrokersRead,
     CloseChannel,
     DeletionsRead,
+    DrainAnswered,
     DropDeletions,
     Effect,
     ElectionsAsked,
@@ -544,6 +545,9 @@ class ControllerLoop:
                 # It knows a newer controller, or has registered again: either will be heard of.
                 refusal = error_for(response.error_code, type(sent).__name__)
                 log.warning("broker %d refuses an order: %s", broker.id, refusal)
+            case SendLeaderAndIsr(drains=True), LeaderAndIsrResponse():
+                drained = tuple(one.partition for one in sent.partitions)
+                self.feed(DrainAnswered(broker.id, broker.epoch, drained))
             case SendLeaderAndIsr(), LeaderAndIsrResponse():
                 names = machine.context.names_by_id()  # a merged order has more than `sent`
                 self.feed(control_requests.leader_and_isr_answered(broker, names, response))

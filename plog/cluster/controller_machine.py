@@ -36,6 +36,8 @@ from plog.cluster.controller_events import (
     BrokersRead,
     CloseChannel,
     DeletionsRead,
+    DrainAnswered,
+    DrainsEnded,
     DropDeletions,
     Effect,
     ElectionsAsked,
@@ -70,9 +72,10 @@ from plog.cluster.controller_events import (
     WriteStates,
 )
 from plog.cluster.controller_questions import Questions
+from plog.cluster.drains import Drains
 from plog.cluster.internal_replicas import missing_replicas
 from plog.cluster.reassignments import Reassignments
-from plog.cluster.state_changes import elect, needed_write
+from plog.cluster.state_changes import needed_write
 from plog.cluster.topic_deletions import TopicDeletions
 from plog.errors import ErrorCode
 from plog.types import TopicPartition
@@ -84,8 +87,9 @@ class ControllerMachine:
     def __init__(self, context: ClusterContext) -> None:
         self.context = context
         self.deletions = TopicDeletions(context)
-        self.moves = Reassignments(context)
-        self._questions = Questions(context, self._is_kept)
+        self._drains = Drains(context)
+        self.moves = Reassignments(context, self._drains)
+        self._questions = Questions(context, self._drains, self._is_kept)
 
     def on(self, event: Event) -> list[Effect]:
         """Take in what happened and return what is to be done, in this order."""
@@ -155,7 +159,9 @@ class ControllerMachine:
         for replicas in (context.offline_replicas, context.eligible_replicas):
             replicas.difference_update([one for one in replicas if one[0] in gone])
         effects: list[Effect] = [CloseChannel(broker_id) for broker_id in sorted(gone)]
-        return effects + self._reconcile_and_announce(touched, always=True)
+        effects += self._reconcile_and_announce(touched, always=True)
+        ended = self._drains.on_brokers_lost(gone)
+        return [*effects, Feed(DrainsEnded(tuple(ended)))] if ended else effects
 
     def _brokers_came(self, came: Mapping[int, LiveBroker]) -> list[Effect]:
         context = self.context
@@ -220,6 +226,17 @@ class ControllerMachine:
         effects += self.moves.on_taken_up(event.broker_id, online)
         return effects + self.deletions.resume() if changed else effects
 
+    def on_drain_answered(self, event: DrainAnswered) -> list[Effect]:
+        """Have another broker lead what its leader has drained."""
+        if not self._is_current(event.broker_id, event.broker_epoch):
+            return []
+        self._drains.on_answered(event.broker_id, event.partitions)
+        return self.on_drains_ended(DrainsEnded(event.partitions))
+
+    def on_drains_ended(self, event: DrainsEnded) -> list[Effect]:
+        """Go on with the elections and moves that wait for a drain."""
+        return self._questions.on_drained(event) or self._move_on(event.partitions)
+
     # -- topics ------------------------------------------------------------------------------
 
     def on_topic_names_read(self, event: TopicNamesRead) -> list[Effect]:
@@ -275,6 +292,7 @@ class ControllerMachine:
         was_known = name in self.context.topics
         self.context.drop_topic(name)
         self.moves.forget(name)
+        self._drains.forget(name)
         return [] if was_known else self._tell_everything(self.context.brokers)
 
     def on_deletions_read(self, event: DeletionsRead) -> list[Effect]:
@@ -463,13 +481,12 @@ class ControllerMachine:
         preferred: dict[int, list[TopicPartition]] = {}
         for partition in self._kept(context.states):
             preferred.setdefault(context.assignment(partition).replicas[0], []).append(partition)
-        writes: list[StateWrite] = []
+        asked: list[TopicPartition] = []
         for broker_id, partitions in sorted(preferred.items()):
             away = [tp for tp in partitions if context.states[tp].leader != broker_id]
             if len(away) * 100 > event.imbalance_percentage * len(partitions):
-                decided = [elect(context, tp, ElectionType.PREFERRED) for tp in sorted(away)]
-                writes += [one for one in decided if isinstance(one, StateWrite)]
-        return [WriteStates(tuple(writes))] if writes else []
+                asked += sorted(away)
+        return self._questions.ask(ElectionsAsked(ElectionType.PREFERRED, tuple(asked)), asked)
 
     def on_internal_topics_tick(self, event: InternalTopicsTick) -> list[Effect]:
         """Begin to add the replicas that the brokers' own topics lack."""
@@ -545,6 +562,8 @@ _HANDLERS: dict[type, Callable[..., list[Effect]]] = {
     UncleanRead: ControllerMachine.on_unclean_read,
     UncleanEnabled: ControllerMachine.on_unclean_enabled,
     LeaderAndIsrAnswered: ControllerMachine.on_leader_and_isr_answered,
+    DrainAnswered: ControllerMachine.on_drain_answered,
+    DrainsEnded: ControllerMachine.on_drains_ended,
     StopReplicaAnswered: ControllerMachine.on_stop_replica_answered,
     TopicRemoved: ControllerMachine.on_topic_removed,
     LogDirFailed: ControllerMachine.on_log_dir_failed,

@@ -13,8 +13,10 @@ from typing import TypeAlias
 
 from plog.cluster.controller_context import ClusterContext
 from plog.cluster.controller_events import (
+    DrainsEnded,
     Effect,
     ElectionsAsked,
+    Feed,
     IsrsProposed,
     Outcome,
     Reply,
@@ -22,6 +24,7 @@ from plog.cluster.controller_events import (
     StateWrite,
     WriteStates,
 )
+from plog.cluster.drains import Drains
 from plog.cluster.state_changes import accept_isr, elect, move_off, still_led
 from plog.errors import ErrorCode
 from plog.types import TopicPartition
@@ -35,6 +38,8 @@ class _Pending:
 
     question: Question
     results: dict[TopicPartition, ErrorCode] = field(default_factory=dict)
+    draining: set[TopicPartition] = field(default_factory=set)
+    """Those whose leaders have to give their followers everything first."""
 
 
 class Questions:
@@ -44,10 +49,14 @@ class Questions:
         is_kept: returns whether a partition exists and its topic is not being deleted.
     """
 
-    def __init__(self, context: ClusterContext, is_kept: Callable[[TopicPartition], bool]) -> None:
+    def __init__(
+        self, context: ClusterContext, drains: Drains, is_kept: Callable[[TopicPartition], bool]
+    ) -> None:
         self._context = context
+        self._drains = drains
         self._is_kept = is_kept
         self._pending: dict[int, _Pending] = {}
+        self._draining: list[_Pending] = []
 
     def ask(self, question: Question, partitions: Iterable[TopicPartition]) -> list[Effect]:
         """Write what the question needs, or reply if that is nothing."""
@@ -67,25 +76,48 @@ class Questions:
         pending.results |= dict.fromkeys(written, ErrorCode.NONE)
         return self._go_on(pending, again)
 
+    def on_drained(self, event: DrainsEnded) -> list[Effect]:
+        """Go on with an election that waits for these; the next one decides by what it writes."""
+        for pending in self._draining:
+            if some := pending.draining & {*event.partitions}:
+                pending.draining -= some
+                if not pending.draining:
+                    self._draining.remove(pending)
+                return [*self._go_on(pending, sorted(some)), Feed(event)]
+        return []
+
     def _go_on(self, pending: _Pending, partitions: Iterable[TopicPartition]) -> list[Effect]:
         token = pending.question.token
-        writes = []
+        writes: list[StateWrite] = []
+        draining: list[TopicPartition] = []
         for partition in partitions:
             decided = self._decide(pending.question, partition)
             if isinstance(decided, StateWrite):
-                writes.append(decided)
                 # Stands if another writer gets in between and then nothing is left to do.
                 pending.results[partition] = ErrorCode.INVALID_UPDATE_VERSION
+                if self._is_to_drain(pending.question, partition):
+                    draining.append(partition)
+                else:
+                    writes.append(decided)
             elif decided is not None:
                 pending.results[partition] = decided
+        effects: list[Effect] = []
+        if draining:
+            if not pending.draining:
+                self._draining.append(pending)
+            pending.draining.update(draining)
+            effects += self._drains.ask(draining)
         if writes:
             if token is not None:
                 self._pending[token] = pending
-            return [WriteStates(tuple(writes), token)]
-        if token is None:
-            return []
+            return [*effects, WriteStates(tuple(writes), token)]
+        if token is None or pending.draining:
+            return effects
         self._pending.pop(token, None)
-        return [Reply(token, self._results(pending))]
+        return [*effects, Reply(token, self._results(pending))]
+
+    def _is_to_drain(self, question: Question, partition: TopicPartition) -> bool:
+        return isinstance(question, ElectionsAsked) and self._drains.is_due(partition)
 
     def _decide(
         self, question: Question, partition: TopicPartition

@@ -9,6 +9,7 @@ rules keep the order:
 
 - The first order may have been sent: it stays as it is.
 - Nothing overtakes a StopReplica, or an UpdateMetadata that names all topics.
+- A LeaderAndIsr that has a leader drain stays by itself.
 - UpdateMetadata may overtake LeaderAndIsr, but not the reverse: LeaderAndIsr needs the brokers and
   topics of the updates before it.
 """
@@ -19,7 +20,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from plog.cluster.control_requests import FULL, ControlRequest, ControlResponse
+from plog.cluster.control_requests import DRAIN, FULL, ControlRequest, ControlResponse
 from plog.cluster.merged_orders import merged_leader_and_isr, merged_metadata
 from plog.protocol.messages.replication import LeaderAndIsrRequest, UpdateMetadataRequest
 
@@ -81,7 +82,10 @@ def _merged(earlier: ControlRequest, later: ControlRequest) -> ControlRequest | 
     if _epochs(earlier) != _epochs(later):
         return None
     match earlier, later:
-        case LeaderAndIsrRequest(), LeaderAndIsrRequest():
+        case LeaderAndIsrRequest(), LeaderAndIsrRequest() if DRAIN not in (
+            earlier.type,
+            later.type,
+        ):
             return merged_leader_and_isr(earlier, later)
         case UpdateMetadataRequest(), UpdateMetadataRequest() if FULL not in (
             earlier.type,

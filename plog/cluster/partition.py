@@ -169,6 +169,10 @@ class Partition:
         """Whether this broker leads the partition."""
         return self._leadership.leader == self._broker_id
 
+    def leads_in(self, leader_epoch: int) -> bool:
+        """Return whether this broker leads the partition in a leader epoch."""
+        return self.is_leader and self._leadership.leader_epoch == leader_epoch
+
     @property
     def is_fresh(self) -> bool:
         """Whether this broker leads, and would know if another one did by now.
@@ -304,11 +308,24 @@ class Partition:
             )
         self._on_change(self.topic_partition)
 
-    def refuse_appends(self) -> None:
-        """Take no more records, until the next order: another broker is about to lead."""
+    def refuse_appends(self) -> bool:
+        """Take no more records, as another broker is about to lead; return whether this one led.
+
+        Until the next order, or `accept_appends`.
+        """
         with self._lock:
-            if self.is_leader and (log := self.hosted_log) is not None:
+            log = self.hosted_log if self.is_leader else None
+            if log is not None:
                 log.refuse_appends()
+        self._on_change(self.topic_partition)
+        return log is not None
+
+    def accept_appends(self, leadership: Leadership) -> None:
+        """Take records again, if this broker still leads as it did when it refused them."""
+        with self._lock:
+            leads = self.leads_in(leadership.leader_epoch)
+            if leads and (log := self.hosted_log) is not None:
+                log.accept_appends()
         self._on_change(self.topic_partition)
 
     @property

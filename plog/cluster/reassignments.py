@@ -23,6 +23,7 @@ from plog.cluster.controller_events import (
     WriteAssignments,
     WriteStates,
 )
+from plog.cluster.drains import Drains
 from plog.cluster.reassignment import begin, cancel, is_complete, is_moving, target
 from plog.cluster.state_changes import change_replicas, move_lead
 from plog.errors import ErrorCode
@@ -41,8 +42,9 @@ class _Step(NamedTuple):
 class Reassignments:
     """The moves of one controller."""
 
-    def __init__(self, context: ClusterContext) -> None:
+    def __init__(self, context: ClusterContext, drains: Drains) -> None:
         self._context = context
+        self._drains = drains
         self._asked: dict[int, dict[TopicPartition, ErrorCode]] = {}
         self._known: dict[TopicPartition, Replicas] = {}
         """The replicas that brokers know, of partitions that move or have been moving."""
@@ -145,6 +147,7 @@ class Reassignments:
         Each state takes a new leader epoch: a broker ignores an order in one that it knows.
         """
         states: list[StateWrite] = []
+        draining: list[TopicPartition] = []
         ended: list[AssignmentWrite] = []
         for partition in partitions:
             state = self._context.states.get(partition)
@@ -157,17 +160,24 @@ class Reassignments:
             replicas = target(assignment) if ends else assignment.replicas
             if ends and state.leader not in replicas:
                 write = move_lead(self._context, partition, replicas)
-                if write is not None:
+                if write is not None and self._drains.is_due(partition):
+                    draining.append(partition)
+                elif write is not None:
                     self._writing[partition] = _Step(assignment.replicas, ends=False)
                     states.append(write)
             elif ends and partition in self._awaited:
                 continue
             elif self._known.get(partition) != replicas:
+                if state.leader not in replicas and self._drains.is_due(partition):
+                    draining.append(partition)
+                    continue
                 self._writing[partition] = _Step(replicas, ends)
                 states.append(change_replicas(self._context, partition, replicas))
             elif ends:
                 ended.append(AssignmentWrite(partition, Assignment(replicas), assignment))
-        effects: list[Effect] = [WriteStates(tuple(states))] if states else []
+        effects = self._drains.ask(draining)
+        if states:
+            effects.append(WriteStates(tuple(states)))
         return [*effects, WriteAssignments(tuple(ended))] if ended else effects
 
     def on_states_written(

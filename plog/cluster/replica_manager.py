@@ -19,13 +19,14 @@ from typing import Protocol
 
 from plog._native.topic_traffic import TopicTraffic
 from plog.cluster.control_fence import ControlFence
-from plog.cluster.control_requests import INCOMPLETE, USABLE
+from plog.cluster.control_requests import DRAIN, INCOMPLETE, USABLE
 from plog.cluster.disks import Disks
 from plog.cluster.leadership import Leadership
 from plog.cluster.metadata_cache import MetadataCache
 from plog.cluster.partition import InSyncSets, Led, OnChange, Partition, Publisher, SettingsOf
 from plog.cluster.refused_replicas import RefusedReplicas
 from plog.cluster.replica_logs import ReplicaLogs, ReplicaLost
+from plog.cluster.replication.drain import drain_for_order
 from plog.errors import (
     ErrorCode,
     FencedLeaderEpoch,
@@ -97,6 +98,7 @@ class ReplicaManager:
         fetchers: follow leaders elsewhere; None: no replica is copied.
         publisher: told what the fast path may serve; None without one.
         disks: the marks of the log directories; None for marks that nobody else sees.
+        drain: waits until followers have the records of partitions.
     """
 
     def __init__(
@@ -113,6 +115,7 @@ class ReplicaManager:
         fetchers: FollowerFetchers | None = None,
         publisher: Publisher | None = None,
         disks: Disks | None = None,
+        drain: Callable[[list[Partition]], None] = drain_for_order,
     ) -> None:
         self._broker_id = broker_id
         self._logs = logs
@@ -126,6 +129,7 @@ class ReplicaManager:
         self._leadership_changed: list[LeadershipChanged] = []
         self._publisher = publisher
         self.disks = disks or Disks()
+        self._drain = drain
         self.leaderships_taken = 0
         """How often this broker began to lead a partition."""
         self._lock = threading.Lock()
@@ -258,6 +262,8 @@ class ReplicaManager:
         except KafkaError as refusal:
             log.warning("LeaderAndIsr of controller %d: %s", request.controller_id, refusal)
             return LeaderAndIsrResponse(error_code=refusal.code, topics=[])
+        if request.type == DRAIN:
+            return self._drain_led(request)
         leading: list[Partition] = []
         following: list[Partition] = []
         refused: dict[str, list[TopicPartition]] = {}
@@ -296,6 +302,17 @@ class ReplicaManager:
         # step: if the store is away, the controller's next attempt repeats nothing else.
         self._settings_of(names)
         return LeaderAndIsrResponse(error_code=ErrorCode.NONE, topics=answers)
+
+    def _drain_led(self, request: LeaderAndIsrRequest) -> LeaderAndIsrResponse:
+        """Give followers all records of these, and take no more: another broker leads next."""
+        led = []
+        for topic in request.topic_states:
+            for state in topic.partition_states:
+                one = self._partitions.get(TopicPartition(topic.topic_name, state.partition_index))
+                if one is not None and one.leads_in(state.leader_epoch):
+                    led.append(one)
+        self._drain(led)
+        return LeaderAndIsrResponse(error_code=ErrorCode.NONE, topics=[])
 
     def _followed(self, named: Iterable[TopicPartition]) -> list[Partition]:
         """Return those that this broker follows, also where the order was not new."""

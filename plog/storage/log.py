@@ -510,6 +510,12 @@ class Log:
             self._role = self._role._replace(writable=False)
             self._publish_role(self._role)
 
+    def accept_appends(self) -> None:
+        """Accept appends of clients again, if the log leads."""
+        with self._lock:
+            if self._role.leads and not self._closed and not self._retired:
+                self._take(self._role._replace(writable=True))
+
     def retire(self) -> None:
         """Refuse appends for good, because another log replaces this one; reads continue."""
         with self._lock:

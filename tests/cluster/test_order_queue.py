@@ -9,7 +9,7 @@ from itertools import pairwise
 import pytest
 
 from plog.cluster.control_fence import ControlFence
-from plog.cluster.control_requests import FULL, INCREMENTAL, ControlRequest, ControlResponse
+from plog.cluster.control_requests import DRAIN, FULL, INCREMENTAL, ControlRequest, ControlResponse
 from plog.cluster.metadata_cache import MetadataCache
 from plog.cluster.order_queue import MAX_PAUSE_S, PAUSE_S, OrderQueue
 from plog.protocol.messages.replication import (
@@ -154,6 +154,8 @@ def kinds(*orders: ControlRequest) -> str:
 
 
 L, U, S, FULL_U = lead("a", 0), tell("a", 0), order(0), tell("a", 0, is_full=True)
+DRAINS = lead("a", 0)
+DRAINS.type = DRAIN
 
 
 @pytest.mark.parametrize(
@@ -170,6 +172,7 @@ L, U, S, FULL_U = lead("a", 0), tell("a", 0), order(0), tell("a", 0, is_full=Tru
         ([U, FULL_U, U, U], "UUU"),
         ([FULL_U, FULL_U], "UU"),
         ([FULL_U, L, U, L, U], "ULUL"),
+        ([L, DRAINS, DRAINS, L, L], "LLLL"),
     ],
 )
 def test_orders_that_wait_are_merged_unless_one_would_come_too_early(

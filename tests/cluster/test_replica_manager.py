@@ -14,7 +14,7 @@ import pytest
 from plog._native import partition_log
 from plog.cluster.channels import InProcessChannel
 from plog.cluster.control_fence import ControlFence
-from plog.cluster.control_requests import leader_and_isr_answered
+from plog.cluster.control_requests import DRAIN, leader_and_isr_answered
 from plog.cluster.controller_context import LiveBroker
 from plog.cluster.metadata_cache import MetadataCache
 from plog.cluster.replica_manager import ReplicaManager
@@ -179,7 +179,9 @@ class Broker:
             log_dir_failed=self._report,
             in_sync_sets=self.in_sync_sets,
             fetchers=self.fetchers,
+            drain=lambda led: self.drained.extend(one.topic_partition for one in led),
         )
+        self.drained: list[TopicPartition] = []
         self.configs = {"safe": {"min.insync.replicas": "2"}}
         self.settings = DynamicSettings(BrokerSettings())
         self.replicas.on_leadership(lambda *roles: self.roles.append(roles))
@@ -324,6 +326,20 @@ def test_replicas_that_a_move_adds_are_known(broker: Broker) -> None:
     broker.send(order)
     known = broker.replicas.leader(A0).leadership
     assert (known.replicas, known.adding) == ((ME, PEER), (PEER,))
+
+
+def test_order_to_drain_is_for_leaders_in_the_epoch_that_it_names(broker: Broker) -> None:
+    broker.lead(epoch=3, isr=(ME, PEER))
+    broker.lead(A1, leader=PEER, epoch=3, isr=(PEER, ME))
+    roles = list(broker.roles)
+    for at, epoch, drained in [(A0, 2, []), (A1, 3, []), (A0, 3, [A0])]:
+        order = leader_and_isr(at, ME, epoch, (ME, PEER), ID, False, type=DRAIN)
+        answer = broker.replicas.apply_leader_and_isr(order)
+        assert (answer.error_code, answer.topics) == (NONE, [])
+        assert broker.drained == drained
+    assert broker.roles == roles
+    order = leader_and_isr(A0, ME, 3, (ME, PEER), ID, False, type=DRAIN, broker_epoch=49)
+    assert broker.replicas.apply_leader_and_isr(order).error_code == ErrorCode.STALE_BROKER_EPOCH
 
 
 FENCED = [

@@ -38,6 +38,7 @@ class ControllerScript:
         self.answer_is_lost = False
         self.brokers_answer = False
         self.unanswered: deque[events.SendLeaderAndIsr] = deque()
+        self.drains_wait = False
 
     def __call__(self, words: list[str]) -> list[str]:
         return getattr(self, "do_" + words[0].replace("-", "_"))(*words[1:])
@@ -117,6 +118,16 @@ class ControllerScript:
         """From now on brokers answer each LeaderAndIsr at once, and can take up what it says."""
         self.brokers_answer = True
         return []
+
+    def do_drains_wait(self) -> list[str]:
+        """From now on leaders that are to drain do so by `drained`, and not at once."""
+        self.drains_wait = True
+        return []
+
+    def do_drained(self, broker: str, partitions: str, epoch: str = "") -> list[str]:
+        """`drained 1 a-0,a-1 epoch=11`: the answer of a leader that was to drain."""
+        found = int(epoch.removeprefix("epoch=") or self._epoch(broker))
+        return self._feed(events.DrainAnswered(int(broker), found, _partitions(partitions)))
 
     def do_took_up(self, broker: str, *fields: str) -> list[str]:
         """`took-up 1 online=a-0 offline=a-1`: the answer to LeaderAndIsr.
@@ -243,9 +254,12 @@ class ControllerScript:
             lines += self._feed(events.DeletionsRead(frozenset(self.deletions)))
         while self.unanswered:
             sent = self.unanswered.popleft()
-            epoch = self._epoch(str(sent.broker_id))
-            online = tuple(one.partition for one in sent.partitions)
-            lines += self._feed(events.LeaderAndIsrAnswered(sent.broker_id, epoch, online, ()))
+            broker, epoch = sent.broker_id, self._epoch(str(sent.broker_id))
+            named = tuple(one.partition for one in sent.partitions)
+            if sent.drains:
+                lines += self._feed(events.DrainAnswered(broker, epoch, named))
+            else:
+                lines += self._feed(events.LeaderAndIsrAnswered(broker, epoch, named, ()))
         return lines
 
     def _execute(self, effect: events.Effect) -> tuple[list[str], events.Event | None]:
@@ -254,6 +268,10 @@ class ControllerScript:
                 return self._write(effect)
             case events.WriteAssignments():
                 return self._write_assignments(effect)
+            case events.SendLeaderAndIsr(broker, updates, drains=True):
+                if not self.drains_wait:
+                    self.unanswered.append(effect)
+                return [f"drain -> {broker} {_list(one.partition for one in updates)}"], None
             case events.SendLeaderAndIsr(broker, updates):
                 if self.brokers_answer:
                     self.unanswered.append(effect)

@@ -76,10 +76,6 @@ def until_more(acknowledged: list[int]) -> None:
     until(lambda: len(acknowledged) > count + PER_ROUND, "more records are acknowledged")
 
 
-@pytest.mark.long
-@pytest.mark.xfail(
-    strict=True, reason="the leader before does not drain: records that only it has are cut"
-)
 @pytest.mark.parametrize("move", [prefer, reassign], ids=lambda one: one.__name__)
 def test_no_record_of_acks_one_is_lost_when_a_lead_moves(
     tmp_path: Path, zookeeper: ZooKeeper, move: Move

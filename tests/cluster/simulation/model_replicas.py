@@ -9,6 +9,7 @@ from __future__ import annotations
 import uuid
 from typing import TYPE_CHECKING, NamedTuple
 
+from plog.cluster.control_requests import DRAIN
 from plog.cluster.stray_logs import Topics
 from plog.errors import ErrorCode, KafkaError
 from plog.protocol.messages.replication import (
@@ -67,6 +68,8 @@ class ModelReplicas:
             self._process.fence.admit(request.controller_epoch, request.broker_epoch)
         except KafkaError as refusal:
             return LeaderAndIsrResponse(error_code=refusal.code, topics=[])
+        if request.type == DRAIN:
+            return LeaderAndIsrResponse(error_code=ErrorCode.NONE, topics=[])
         topics = []
         for topic in request.topic_states:
             errors = []

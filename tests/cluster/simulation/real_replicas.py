@@ -94,6 +94,7 @@ class RealReplicas:
             on_change=lambda at: None,
             log_dir_failed=lambda: self._report("a log directory fails"),
             in_sync_sets=unasked_keeper(self._broker.id, self._process.scheduler.clock),
+            drain=lambda led: None,
         )
 
     def load(self, topics: Topics) -> None:
