@@ -137,18 +137,17 @@ class ZooKeeperStore(Store):
         # Below a chroot kazoo creates nothing above it.
         root, self._client.chroot = self._client.chroot, ""
         try:
-            if root:
-                with self._errors(root):
-                    self._client.ensure_path(root)
+            if root:  # made twice it is made once: as a read, it is asked again
+                self._reading(lambda: self._client.ensure_path_async(root), root)
         finally:
             self._client.chroot = root
 
     def _start(self, within_s: float) -> None:
-        try:
-            self._client.start(within_s)
-        except KazooTimeoutError:
+        # kazoo's `start` gives up at once where the first connection is lost at once.
+        self._client.start_async()
+        if not self._may_ask.wait(within_s):
             self.close()
-            raise Unreachable(f"no ZooKeeper answers at {self._connect}") from None
+            raise Unreachable(f"no ZooKeeper answers at {self._connect}")
 
     @property
     def session_timeout_ms(self) -> int:

@@ -43,6 +43,7 @@ from tests.waiting import until
 WAIT_S = 40
 SESSION_MS = 6_000
 READERS = 6
+MINE = Access("plog:secret", protects_nodes=True)
 
 
 @pytest.fixture(autouse=True)
@@ -93,6 +94,7 @@ READS: dict[str, Callable[[Store], object]] = {
     "get many": lambda store: store.get_many(["/n", "/none", "/n"]),
     "exists": lambda store: store.exists("/n"),
     "children": lambda store: store.children("/"),
+    "sync": lambda store: store.sync(),
     "watch many": lambda store: len(store.watch_data_many(["/n", "/none"], lambda event: None)),
 }
 
@@ -181,6 +183,30 @@ def test_read_that_is_cut_at_any_byte_is_asked_again(world: World, kind: str, si
         world.proxy.cut_after(**{side: cut})
         assert read(world.store) == expected, cut
         world.proxy.cut_after()
+
+
+@pytest.mark.parametrize("side", ["requests", "answers"])
+def test_setup_of_a_session_that_is_cut_at_any_byte_goes_on(
+    zookeeper: ZooKeeper, side: str
+) -> None:
+    """The connection, the user's right, and the path of the store."""
+    passed = side.removesuffix("s")
+    set_up: list[int] = []
+
+    def open_and_use(proxy: CuttingProxy) -> None:
+        connect = f"127.0.0.1:{proxy.port}/{uuid.uuid4().hex[:8]}"
+        opened = ZooKeeperStore(connect, session_timeout_ms=SESSION_MS, access=MINE)
+        with closing(opened) as store:
+            set_up.append(proxy.passed[passed])
+            store.create("/n", b"x", ephemeral=True)
+            assert store.get("/n")[1].ephemeral_owner == store.session_id
+
+    with closing(CuttingProxy(zookeeper.port)) as proxy:
+        open_and_use(proxy)
+        for cut in range(set_up[0]):
+            proxy.cut_after(**{side: cut})
+            open_and_use(proxy)
+        assert proxy.cuts == set_up[0] > 100
 
 
 def test_seeded_cuts_lose_no_write_that_was_answered(world: World) -> None:
@@ -415,6 +441,7 @@ REQUESTS = {
     "get many": "get_async",
     "exists": "exists_async",
     "children": "get_children_async",
+    "sync": "sync_async",
     "watch many": "exists_async",
 }
 """Which request of kazoo's a read begins with."""
@@ -620,8 +647,7 @@ def test_path_of_the_store_is_made(zookeeper: ZooKeeper) -> None:
 
 def test_nodes_are_changed_by_the_user_who_made_them_and_read_by_all(zookeeper: ZooKeeper) -> None:
     root = f"{zookeeper.bootstrap}/{uuid.uuid4()}"
-    mine = Access("plog:secret", protects_nodes=True)
-    accesses = {"mine": mine, "same": Access("plog:secret"), "other": Access("plog:guess")}
+    accesses = {"mine": MINE, "same": Access("plog:secret"), "other": Access("plog:guess")}
     with ExitStack() as undo:
         stores = {
             name: undo.enter_context(closing(ZooKeeperStore(root, access=access)))
