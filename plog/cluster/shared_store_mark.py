@@ -15,7 +15,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from plog.errors import InconsistentLogDirs
+from plog.cluster.store_copy import FILE_NAME
+from plog.errors import ConfigError, InconsistentLogDirs
 from plog.storage.filesystem import Filesystem
 from plog.storage.log_dir import decode_properties, encode_properties
 
@@ -64,6 +65,17 @@ def check_not_shared(fs: Filesystem, log_dirs: Sequence[Path]) -> None:
     """
     if (fault := marked_fault(fs, log_dirs)) is not None:
         raise InconsistentLogDirs(": ".join(fault))
+
+
+def check_no_embedded_store(log_dirs: Sequence[Path]) -> None:
+    """Check that a broker of a cluster has no store of its own. Raises ConfigError."""
+    for log_dir in log_dirs:
+        if (log_dir / FILE_NAME).exists():
+            raise ConfigError(
+                f"{CONNECT} is set, but {log_dir} has this broker's own coordination store"
+                f" ({FILE_NAME}): its topics and settings would be lost. Run plog move-store first,"
+                f" or remove {CONNECT} if the broker is to run alone"
+            )
 
 
 def _is_marked(fs: Filesystem, log_dir: Path) -> bool:

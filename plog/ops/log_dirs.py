@@ -17,7 +17,6 @@ from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 from plog.cluster.broker_registration import read_cluster_id
-from plog.cluster.cluster_store import check_no_embedded_store, shared_store
 from plog.cluster.known_log_dirs import (
     FoundLogDirs,
     absent_partitions,
@@ -28,8 +27,9 @@ from plog.cluster.known_log_dirs import (
     look_at_log_dirs,
     registered_log_dirs,
 )
-from plog.cluster.shared_store_mark import check_not_shared
+from plog.cluster.shared_store_mark import check_no_embedded_store, check_not_shared
 from plog.cluster.store import Store, StoreError
+from plog.cluster.store_choice import shared_store
 from plog.cluster.store_copy import FILE_NAME, StoreCopy
 from plog.cluster.znodes import CLUSTER_ID, broker_path
 from plog.errors import PlogError
@@ -204,7 +204,7 @@ def _shared(
     settings: BrokerSettings, opened: Callable[[], Store], found: FoundLogDirs
 ) -> Iterator[StoppedLogDirs]:
     """Yield the log directories of a broker whose store is on ZooKeeper."""
-    check_no_embedded_store(found)
+    check_no_embedded_store([one.path for one in found.locked])
     known = found.identity
     broker_id = settings.broker_id if settings.broker_id >= 0 else known.broker_id
     if broker_id is None:

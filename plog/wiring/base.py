@@ -15,7 +15,7 @@ from plog.cluster.broker_registration import (
     ensure_cluster_id,
     read_controller_epoch,
 )
-from plog.cluster.cluster_store import ClusterStore, open_store
+from plog.cluster.cluster_store import ClusterStore
 from plog.cluster.config_changes import ConfigChanges
 from plog.cluster.control_fence import ControlFence
 from plog.cluster.known_log_dirs import (
@@ -27,6 +27,7 @@ from plog.cluster.known_log_dirs import (
 )
 from plog.cluster.producer_ids import raise_producer_ids
 from plog.cluster.shared_store_mark import mark_shared
+from plog.cluster.store_choice import open_store
 from plog.cluster.store_rebuild import known_partitions, rebuild_store
 from plog.cluster.stray_logs import Topics, find_strays, set_aside
 from plog.cluster.znodes import Endpoint

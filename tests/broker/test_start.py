@@ -460,7 +460,7 @@ def settings_of(directory: Path, port: int, **values: object) -> BrokerSettings:
 
 
 PARTS = [
-    "plog.cluster.cluster_store.create_persistent_paths",
+    "plog.cluster.store_choice.create_persistent_paths",
     "plog.wiring.base.take_inventory",
     "plog.wiring.parts.ReplicaManager",
     "plog.wiring.parts.BrokerRegistration",

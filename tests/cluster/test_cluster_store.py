@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
@@ -10,11 +12,12 @@ from pathlib import Path
 import pytest
 
 from plog.cluster.broker_registration import read_cluster_id
-from plog.cluster.cluster_store import ClusterStore, open_store
+from plog.cluster.cluster_store import ClusterStore
 from plog.cluster.embedded_store import EmbeddedStore
 from plog.cluster.known_log_dirs import find_log_dirs
 from plog.cluster.session_file import SESSION_FILE
 from plog.cluster.store import Unreachable
+from plog.cluster.store_choice import open_store
 from plog.cluster.zookeeper_store import ZooKeeperStore
 from plog.errors import ConfigError, InconsistentLogDirs
 from plog.runtime.clock import SystemClock
@@ -158,3 +161,10 @@ def test_missing_server_is_reported_and_nothing_stays(starts: Starts) -> None:
             "a", connect=f"127.0.0.1:{free_port()}/x", zookeeper_connection_timeout_ms="300"
         )
     assert not (starts.place / "a" / SESSION_FILE).exists()
+
+
+def test_broker_that_runs_alone_loads_no_client_of_zookeeper() -> None:
+    """It would cost each start 80 ms, and 3 MB."""
+    code = "import sys, plog.server; print([one for one in sys.modules if 'kazoo' in one])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["[]"]
