@@ -156,6 +156,21 @@ class Brokers:
             self.kill()
 
 
+def split_listeners(broker: BrokerProcess, port: int, *, advertised: int | None = None) -> None:
+    """Give a broker a listener of its own for brokers.
+
+    Args:
+        advertised: the port that the others are to use, if it is another one.
+    """
+    clients = f"CLIENTS://127.0.0.1:{broker.port}"
+    broker.overrides |= {
+        "listeners": f"{clients},BROKERS://127.0.0.1:{port}",
+        "advertised.listeners": f"{clients},BROKERS://127.0.0.1:{advertised or port}",
+        "listener.security.protocol.map": "CLIENTS:PLAINTEXT,BROKERS:PLAINTEXT",
+        "inter.broker.listener.name": "BROKERS",
+    }
+
+
 def ids_of(admin: Admin) -> set[int]:
     """Return the ids of the live brokers."""
     return {node.node_id for node in admin.nodes()}

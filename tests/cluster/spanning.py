@@ -11,7 +11,7 @@ from plog.protocol.messages.fetch import PartitionData
 from plog.protocol.messages.transactions import TransactionState
 from plog.types import TopicPartition
 from tests.cluster.marker_proxy import MarkerProxy
-from tests.cluster.processes import Brokers
+from tests.cluster.processes import Brokers, split_listeners
 from tests.compat.clients import read_all
 from tests.coordinator.conftest import GROUP, TRANSACTION, await_coordinator
 from tests.handlers.wire import fetch_request, fetched, fresh_name
@@ -59,13 +59,7 @@ class Cluster(Brokers):
         for one in self.brokers:
             port = free_port()
             self.proxies.append(MarkerProxy(port))
-            one.overrides |= {
-                "listeners": f"CLIENTS://127.0.0.1:{one.port},BROKERS://127.0.0.1:{port}",
-                "advertised.listeners": f"CLIENTS://127.0.0.1:{one.port},"
-                f"BROKERS://127.0.0.1:{self.proxies[-1].port}",
-                "listener.security.protocol.map": "CLIENTS:PLAINTEXT,BROKERS:PLAINTEXT",
-                "inter.broker.listener.name": "BROKERS",
-            }
+            split_listeners(one, port, advertised=self.proxies[-1].port)
 
 
 @dataclass

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import selectors
 import socket
 import struct
@@ -35,6 +36,22 @@ def reset(sock: socket.socket) -> None:
     """Close with RST instead of FIN."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     sock.close()
+
+
+@contextlib.contextmanager
+def crowd(port: int, count: int, first: bytes) -> Iterator[list[socket.socket]]:
+    """Connections that have said something, and say no more; gone at the end."""
+    hoard: list[socket.socket] = []
+    try:
+        for _ in range(count):
+            sock = connect(port)
+            hoard.append(sock)
+            if first:
+                sock.sendall(first)
+        yield hoard
+    finally:
+        for sock in hoard:
+            sock.close()
 
 
 def is_closed(sock: socket.socket) -> bool:

@@ -26,7 +26,7 @@ from tests.handlers.wire import (
 )
 from tests.hostile.conftest import Besiege
 from tests.hostile.frames import INT_MAX, UNKNOWN_ID, framed
-from tests.hostile.sockets import answers, connect, is_closed, reset
+from tests.hostile.sockets import answers, connect, crowd, is_closed, reset
 from tests.hostile.watch import MIB, descriptors, memory
 from tests.planes import Plane
 from tests.servers import BrokerProcess
@@ -42,22 +42,6 @@ def many_descriptors() -> Iterator[None]:
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     yield
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-
-
-@contextlib.contextmanager
-def crowd(port: int, count: int, first: bytes) -> Iterator[list[socket.socket]]:
-    """Connections that have said something, and say no more; gone at the end."""
-    hoard: list[socket.socket] = []
-    try:
-        for _ in range(count):
-            sock = connect(port)
-            hoard.append(sock)
-            if first:
-                sock.sendall(first)
-        yield hoard
-    finally:
-        for sock in hoard:
-            sock.close()
 
 
 @pytest.mark.parametrize(
