@@ -10,7 +10,7 @@ import logging
 import uuid
 from collections.abc import Callable, Sequence
 
-from plog.cluster.registered_brokers import read_registered_brokers
+from plog.cluster.registered_brokers import RegisteredBroker, read_registered_brokers
 from plog.cluster.store import CreateOp, NodeExists, NoNode, SetOp, Stat, Store, Watch
 from plog.cluster.znodes import (
     BROKER_SEQUENCE,
@@ -26,7 +26,7 @@ from plog.cluster.znodes import (
     encode_cluster_id,
     encode_log_dir_event,
 )
-from plog.errors import DuplicateBrokerRegistration
+from plog.errors import ConfigError, DuplicateBrokerRegistration
 from plog.types import uuid_to_text
 
 log = logging.getLogger(__name__)
@@ -97,7 +97,7 @@ def check_is_free(store: Store, broker_id: int, endpoints: Sequence[Endpoint]) -
     store.sync()  # a server that is behind the others may still have a registration that is gone
     found = store.exists(broker_path(broker_id))
     if found is not None and not store.is_own(found.ephemeral_owner):
-        raise _duplicate(broker_id, found)
+        raise _duplicate(store, broker_id, found)
     _check_addresses(store, broker_id, endpoints)
 
 
@@ -110,12 +110,7 @@ def _check_addresses(
         before: a broker epoch; brokers that registered after it do not count.
     """
     own = {endpoint.address.lower() for endpoint in endpoints}
-    try:
-        # The controller logs nodes that cannot be read.
-        brokers = read_registered_brokers(store, lambda path, stat, fault: None)
-    except NoNode:
-        return  # this is the first broker of its cluster
-    for other_id, (node, stat) in brokers.items():
+    for other_id, (node, stat) in _registered(store).items():
         if other_id == broker_id or (before is not None and stat.czxid > before):
             continue
         for endpoint in node.endpoints:
@@ -126,10 +121,38 @@ def _check_addresses(
                 )
 
 
-def _duplicate(broker_id: int, found: Stat) -> DuplicateBrokerRegistration:
+def check_reaches(store: Store, broker_id: int, listener: str) -> None:
+    """Check that every registered broker has the listener at which this one would reach it.
+
+    Raises:
+        ConfigError: one has not.
+        StoreError: the registrations cannot be read.
+    """
+    for other_id, (node, _) in _registered(store).items():
+        names = [endpoint.listener for endpoint in node.endpoints]
+        if other_id != broker_id and listener not in names:
+            raise ConfigError(
+                f"broker {broker_id} would reach the others at their listener {listener}, but"
+                f" broker {other_id} has only {', '.join(names)}: set inter.broker.listener.name"
+                " to the name of a listener that all brokers have"
+            )
+
+
+def _registered(store: Store) -> dict[int, RegisteredBroker]:
+    """Return the registered brokers whose nodes can be read: the controller logs the others."""
+    try:
+        return read_registered_brokers(store, lambda path, stat, fault: None)
+    except NoNode:
+        return {}  # this is the first broker of its cluster
+
+
+def _duplicate(store: Store, broker_id: int, found: Stat) -> DuplicateBrokerRegistration:
+    holder = _registered(store).get(broker_id)
+    at = holder.node.endpoints[:1] if holder is not None else ()
     return DuplicateBrokerRegistration(
         f"broker id {broker_id} is registered by another process"
-        f" (session {found.ephemeral_owner:#x})"
+        f"{''.join(f' at {endpoint.address}' for endpoint in at)}"
+        f" (session {found.ephemeral_owner:#x}): give one of them another broker.id"
     )
 
 
@@ -216,7 +239,7 @@ class BrokerRegistration:
         if stat.ephemeral_owner == self._store.session_id:
             return stat
         if not self._store.is_own(stat.ephemeral_owner):
-            raise _duplicate(self._broker_id, stat)
+            raise _duplicate(self._store, self._broker_id, stat)
         # Of a session of ours that expired; the server has not removed it (ZOOKEEPER-2985).
         try:
             self._store.delete(path, stat.version)

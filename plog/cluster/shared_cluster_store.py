@@ -15,6 +15,7 @@ from pathlib import Path
 from plog.cluster import session_file
 from plog.cluster.broker_registration import (
     check_is_free,
+    check_reaches,
     create_persistent_paths,
     ensure_cluster_id,
     read_cluster_id,
@@ -92,6 +93,7 @@ def open_shared(
         cluster_id = _cluster_id(store, found, connect)
         broker_id = choose_broker_id(store, settings, found)
         check_is_free(store, broker_id, endpoints)
+        check_reaches(store, broker_id, settings.inter_broker_name())
         create_persistent_paths(store)
         opened = SharedClusterStore(store, cluster_id, broker_id, connect, paths[:1])
         opened.remember_session()

@@ -38,7 +38,8 @@ def open_store(
         endpoints: what the broker is to advertise.
 
     Raises:
-        ConfigError: the log directories have a store of their own, and `zookeeper.connect` is set.
+        ConfigError: the log directories have a store of their own, and `zookeeper.connect` is set;
+            or another broker lacks the listener between brokers.
         InconsistentLogDirs: they belong to another cluster, or to one on ZooKeeper without
             `zookeeper.connect`; or their topics belong to Kafka.
         DuplicateBrokerRegistration: another live process has the broker's id or an address.

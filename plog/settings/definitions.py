@@ -64,6 +64,10 @@ class BrokerSettings(ClusterKeys, NetworkKeys, LogKeys, CoordinatorKeys, BrokerL
         """Return what the four keys about listeners say together, in the order of `listeners`."""
         return self._parse_listeners()[0]
 
+    def inter_broker_name(self) -> str:
+        """Return the name of the listener by which brokers reach each other."""
+        return next(one.name for one in self.parsed_listeners() if one.is_inter_broker)
+
     def _parse_listeners(self) -> tuple[list[Listener], list[Fault]]:
         return parse_listeners(
             self.listeners,

@@ -46,7 +46,7 @@ class Addresses:
     @property
     def inter_broker_listener(self) -> str:
         """The name of the listener by which brokers reach each other."""
-        return next(one.name for one in self.listeners if one.is_inter_broker)
+        return self._settings.inter_broker_name()
 
     def claim(
         self,

@@ -66,7 +66,8 @@ def test_start_with_the_id_of_a_live_broker_changes_nothing(
     if is_copy:
         shutil.copytree(first.log_dirs[0], second.log_dirs[0])
     check_refused(brokers, second)
-    assert "\nplog: broker id 1 is registered by another process" in second.log
+    said = f"broker id 1 is registered by another process at {first.bootstrap}"
+    assert f"\nplog: {said}" in second.log
     assert "ended session" not in second.log
     assert "is over" not in first.log
 
@@ -110,3 +111,16 @@ def test_process_that_loads_its_logs_later_changes_nothing(
             asyncio.run(start_later())
         assert nodes(sooner) == before
     found.unlock()
+
+
+def test_start_with_another_listener_between_brokers_changes_nothing(
+    brokers: Brokers, tmp_path: Path
+) -> None:
+    """The controller would reach it, and it no other broker: nobody could use its partitions."""
+    third = second_of(brokers[1], tmp_path / "third")
+    third.overrides |= {"broker.id": 2, "listeners": f"INSIDE://127.0.0.1:{third.port}"}
+    third.overrides["listener.security.protocol.map"] = "INSIDE:PLAINTEXT"
+    third.overrides["inter.broker.listener.name"] = "INSIDE"
+    check_refused(brokers, third)
+    said = "broker 2 would reach the others at their listener INSIDE, but broker 0 has only"
+    assert f"\nplog: {said} PLAINTEXT: set inter.broker.listener.name" in third.log
