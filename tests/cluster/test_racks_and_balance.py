@@ -1,4 +1,4 @@
-"""Racks, and the balance of leaders that nobody has to ask for, on brokers as processes."""
+"""Racks, and the balance of leaders without a request for it, on brokers as processes."""
 
 from __future__ import annotations
 
