@@ -116,7 +116,7 @@ def test_process_that_loads_its_logs_later_changes_nothing(
 def test_start_with_another_listener_between_brokers_changes_nothing(
     brokers: Brokers, tmp_path: Path
 ) -> None:
-    """The controller would reach it, and it no other broker: its partitions would serve no client."""
+    """It would be reached, and reach no other broker: its partitions would serve no client."""
     third = second_of(brokers[1], tmp_path / "third")
     third.overrides |= {"broker.id": 2, "listeners": f"INSIDE://127.0.0.1:{third.port}"}
     third.overrides["listener.security.protocol.map"] = "INSIDE:PLAINTEXT"
