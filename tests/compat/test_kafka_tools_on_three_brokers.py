@@ -21,6 +21,7 @@ from plog.client.group_admin import GroupAdmin
 from plog.protocol.api_keys import ApiKey
 from plog.types import TopicPartition
 from tests.cluster.processes import Brokers
+from tests.cluster.spanning import NONE, at_last
 from tests.compat.clients import Confluent, Sent, read_all
 from tests.compat.kafka_tools import TOOLS, Tools
 from tests.compat.live_kafka import KAFKA_3_9, ZooKeeper
@@ -305,7 +306,9 @@ def test_transactions_of_all_coordinators_are_listed_and_described(
         name = routed.name_on(TRANSACTION, broker_id, fresh("tx"))
         open_ones[broker_id] = one = Transactor(routed, name).start()
         for at in places:
-            one.send(at, b"v")
+            one.join(at)
+            # A leader that has just started may not know the coordinator yet: clients ask again.
+            assert at_last(lambda at=at, one=one: one.produce(at, b"v").error_code) is NONE
     for asked in IDS:
         listed = rows(transactions("list", at=(asked,)), "TransactionalId")
         found = {row["TransactionalId"]: row for row in listed}
