@@ -47,8 +47,13 @@ REASONS = {
     ),
     # librdkafka's call was over before the broker was there again: errors that are its own.
     "unanswered": r"cimpl\.KafkaException: KafkaError\{code=(?:_TIMED_OUT|_TRANSPORT),",
-    # A call that waited for the broker did return, but too late for the next poll.
-    "polled late": r"RuntimeError: KafkaError\{code=_MAX_POLL_EXCEEDED,",
+    # A call that waited for the broker did return, but too late for the next poll. The thread of
+    # Java's consumer of KIP-848 has left the group by then, and its poll does not expect that.
+    "polled late": (
+        r"RuntimeError: KafkaError\{code=_MAX_POLL_EXCEEDED,"
+        r'|Exception in thread "main" java\.lang\.IllegalStateException: Cannot set a new position'
+        r" without a valid current position\n"
+    ),
     # librdkafka does not come back from ending a transaction: `transactional_worker.STUCK_S`. The
     # frame says that it was in such a call; a poll, or asking for offsets, are in functions apart.
     "stuck": (
