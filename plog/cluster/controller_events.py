@@ -133,9 +133,11 @@ class DrainAnswered:
 
 @dataclass(frozen=True, slots=True)
 class DrainsEnded:
-    """The leader of partitions is gone, and no longer has to drain them."""
+    """The leader of partitions has drained them, or is gone and no longer has to."""
 
     partitions: tuple[TopicPartition, ...]
+    went_on: tuple[ShutdownAsked | ElectionsAsked | IsrsProposed, ...] = ()
+    """The questions that have heard of it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ the rules.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from plog.cluster.controller_context import ClusterContext
@@ -79,11 +79,14 @@ class Questions:
     def on_drained(self, event: DrainsEnded) -> list[Effect]:
         """Go on with an election that waits for these; the next one decides by what it writes."""
         for pending in self._draining:
-            if some := pending.draining & {*event.partitions}:
+            question, some = pending.question, pending.draining & {*event.partitions}
+            # One may wait for another leader now: each goes on once.
+            if some and not any(one is question for one in event.went_on):
                 pending.draining -= some
                 if not pending.draining:
                     self._draining.remove(pending)
-                return [*self._go_on(pending, sorted(some)), Feed(event)]
+                effects = self._go_on(pending, sorted(some))
+                return [*effects, Feed(replace(event, went_on=(*event.went_on, question)))]
         return []
 
     def _go_on(self, pending: _Pending, partitions: Iterable[TopicPartition]) -> list[Effect]:
