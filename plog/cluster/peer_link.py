@@ -79,6 +79,10 @@ class PeerLink:
             self._disconnect()
             raise
 
+    def version_for(self, request: type[Struct], *, at_most: int) -> int:
+        """Return the version in which `call` would send a request. Raises as it."""
+        return self._connected().version_for(request, at_most=at_most)
+
     def interrupt(self) -> None:
         """Have the call under way fail, and any later one. From any thread."""
         with self._lock:

@@ -32,7 +32,7 @@ from plog.cluster.replica_manager import ReplicaManager
 from plog.cluster.replication.in_sync_keeper import InSyncKeeper
 from plog.cluster.replication.isr import fresh_within_ms
 from plog.cluster.replication.isr_question import IsrQuestion
-from plog.cluster.replication.replica_fetcher import Limits
+from plog.cluster.replication.leader_requests import Limits
 from plog.cluster.replication.replica_fetchers import ReplicaFetchers
 from plog.cluster.store_calls import StoreCalls
 from plog.cluster.topic_admin import INTERNAL_TOPICS, TopicAdmin

@@ -120,12 +120,17 @@ def decide(replica: Replica, asked: Asked, answer: Answer) -> Decision:
     if asked != ask(replica) or replica.log_end_offset != asked.position:
         return AGAIN
     if answer.error != ErrorCode.NONE:
-        return BY_ERROR.get(answer.error, LATER)
+        return by_error(answer.error)
     if answer.diverging is not None:
         return _cut(replica, answer.diverging)
     return Decision(
         Do.APPEND, high_watermark=answer.high_watermark, log_start_offset=answer.log_start_offset
     )
+
+
+def by_error(error: ErrorCode) -> Decision:
+    """Return what to do where the leader has refused to answer."""
+    return BY_ERROR.get(error, LATER)
 
 
 def decide_by_range(replica: Replica, asked: Asked, found: Range) -> Decision:

@@ -48,6 +48,7 @@ class Followed:
         self.trouble = NO_TROUBLE
         self._brought: Decision | None = None
         self._found_end = False
+        self._agrees = False
 
     def ask(self) -> Asked:
         """Return what to fetch. All records that are here are made durable first.
@@ -88,7 +89,13 @@ class Followed:
     def take_epoch_end(self, asked: Asked, found: EpochEnd) -> Do:
         """Do what the end of the last epoch means, where fetches do not say. As `take_range`."""
         log = self.partition.log
-        return self._do(log, decisions.decide_by_epoch_end(self._replica(log), asked, found))
+        do = self._do(log, decisions.decide_by_epoch_end(self._replica(log), asked, found))
+        self._agrees = do is Do.FETCH_AGAIN and asked == decisions.ask(self._replica(log))
+        return do
+
+    def may_diverge(self, asked: Asked) -> bool:
+        """Return whether the end of the last epoch is to be asked for, where fetches do not say."""
+        return not self._agrees and asked.last_epoch >= 0
 
     def settle(self) -> None:
         """Make durable what `take` has appended, then take the leader's high watermark and start.
@@ -125,6 +132,8 @@ class Followed:
         )
 
     def _do(self, log: Log, decision: Decision) -> Do:
+        if decision.do in (Do.CUT, Do.RESTART):
+            self._agrees = False
         if decision.do is Do.CUT:
             log.truncate_to(decision.offset)
         elif decision.do is Do.RESTART:

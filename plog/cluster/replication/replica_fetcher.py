@@ -9,28 +9,17 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final
 
 from plog.cluster.peer_link import PeerLink
-from plog.cluster.replication.fetch_decisions import Answer, Asked, Do, Range
-from plog.cluster.replication.fetch_session import Fetchable, FetchSession
+from plog.cluster.replication.fetch_decisions import Do, by_error
+from plog.cluster.replication.fetch_session import Fetchable
 from plog.cluster.replication.followed import NO_TROUBLE, Followed, Trouble
-from plog.errors import CorruptRecord, ErrorCode, KafkaError, PlogError, code_name, error_for
-from plog.protocol.messages.fetch import (
-    FetchPartition,
-    FetchRequest,
-    FetchResponse,
-    PartitionData,
-    ReplicaState,
-)
-from plog.protocol.messages.list_offsets import (
-    ListOffsetsPartition,
-    ListOffsetsRequest,
-    ListOffsetsResponse,
-    ListOffsetsTopic,
-)
+from plog.cluster.replication.leader_requests import Asking, LeaderRequests, Limits, answer_of
+from plog.errors import CorruptRecord, ErrorCode, KafkaError, PlogError, code_name
+from plog.protocol.messages.fetch import PartitionData, ReplicaState
 from plog.runtime.bounded_lines import BoundedLines
 from plog.runtime.clock import Clock
 from plog.storage.leader_epochs import EpochEnd
@@ -38,27 +27,11 @@ from plog.types import TopicPartition
 
 log = logging.getLogger(__name__)
 
-FETCH_VERSION: Final = 17
-"""With topic ids and broker epochs, which version 15 has first."""
-EARLIEST: Final = -2
-LATEST: Final = -1
-ERROR_CODES: Final = frozenset(ErrorCode)
 FIRST_PAUSE_MS: Final = 20
 """After the first failure; it doubles. A leader may have its order a little later than a follower,
 and producers wait for both."""
 PATIENCE_MS: Final = 10_000
 """An error that passes is logged once it has lasted for so long."""
-
-
-class Limits(NamedTuple):
-    """Limits of a fetch: the settings `replica.fetch.*`."""
-
-    max_wait_ms: int
-    min_bytes: int
-    max_bytes: int
-    partition_max_bytes: int
-    backoff_ms: int
-    """The longest pause after a failure."""
 
 
 class FetchFailures:
@@ -77,14 +50,6 @@ class FetchFailures:
         """Return the counts. Any thread."""
         with self._lock:
             return dict(self._counts)
-
-
-class Asking(NamedTuple):
-    """A partition in a request."""
-
-    followed: Followed
-    asked: Asked
-    log_start_offset: int
 
 
 class ReplicaFetcher:
@@ -113,9 +78,8 @@ class ReplicaFetcher:
         self._failures = failures
         self._link = link
         self._limits = limits
-        self._who = who
         self._clock = clock
-        self._session = FetchSession()
+        self._requests = LeaderRequests(leader, link, limits=limits, who=who)
         # Held while a partition's log is brought on: `remove` waits for that.
         self._lock = threading.Condition()
         self._followed: dict[Fetchable, Followed] = {}
@@ -178,7 +142,7 @@ class ReplicaFetcher:
                 # Deliberately broad: no other thread would go on with it.
                 log.exception("copying from broker %d failed with an internal error", self.leader)
                 self._failures.add(self.leader)
-                self._session.end()
+                self._requests.end_session()
                 pause_ms = self._limits.backoff_ms
             with self._lock:
                 if pause_ms != 0 and not self._is_stopped:
@@ -196,14 +160,16 @@ class ReplicaFetcher:
         most_ms = self._limits.max_wait_ms
         try:
             # The leader may wait for records of these for as long as no other one is due.
-            response = self._fetch(asked, most_ms if pause_ms is None else min(pause_ms, most_ms))
-            if not self._session.answered(response.error_code, response.session_id):
-                self._check_session(response)
+            if not (asked := self._in_agreement(asked)):
+                return 0
+            answers = self._requests.fetch(
+                asked, most_ms if pause_ms is None else min(pause_ms, most_ms)
+            )
         except PlogError as fault:
-            self._session.end()
+            self._requests.end_session()
             return self._away(fault)
         self._is_there()
-        self._bring_on(asked, response)
+        self._bring_on(answers)
         return 0
 
     def _ask_logs(self) -> tuple[dict[Fetchable, Asking], int | None]:
@@ -224,50 +190,38 @@ class ReplicaFetcher:
                 due_ms.append(one.not_before_ms)
         return asked, max(0, min(due_ms) - now_ms) if due_ms else None
 
-    def _fetch(self, asked: Mapping[Fetchable, Asking], max_wait_ms: int) -> FetchResponse:
-        session = self._session.request(
-            {
-                name: FetchPartition(
-                    partition=name.partition,
-                    current_leader_epoch=one.asked.leader_epoch,
-                    fetch_offset=one.asked.position,
-                    last_fetched_epoch=one.asked.last_epoch,
-                    log_start_offset=one.log_start_offset,
-                    partition_max_bytes=self._limits.partition_max_bytes,
-                )
-                for name, one in asked.items()
-            }
-        )
-        request = FetchRequest(
-            replica_state=self._who(),
-            max_wait_ms=max_wait_ms,
-            min_bytes=self._limits.min_bytes,
-            max_bytes=self._limits.max_bytes,
-            session_id=session.session_id,
-            session_epoch=session.session_epoch,
-            topics=session.topics,
-            forgotten_topics_data=session.forgotten,
-        )
-        return self._link.call(request, FetchResponse, at_most=FETCH_VERSION)
+    def _in_agreement(self, asked: dict[Fetchable, Asking]) -> dict[Fetchable, Asking]:
+        """Return what may be fetched: the logs agree so far, or the answers will say if not.
 
-    def _check_session(self, response: FetchResponse) -> None:
-        """Raise the error of a whole response."""
-        if response.error_code != ErrorCode.NONE:
-            raise error_for(response.error_code, f"fetch from broker {self.leader}")
+        Raises PlogError: the leader has not answered.
+        """
+        if self._requests.says_divergence():
+            return asked
+        unsure = [one for one in asked.values() if one.followed.may_diverge(one.asked)]
+        if unsure:
+            for one, found in self._requests.epoch_ends(unsure):
+                self._take_epoch_end(one, found)
+        return {name: one for name, one in asked.items() if not one.followed.may_diverge(one.asked)}
 
-    def _bring_on(self, asked: Mapping[Fetchable, Asking], response: FetchResponse) -> None:
+    def _take_epoch_end(self, one: Asking, found: EpochEnd | ErrorCode) -> None:
+        if isinstance(found, ErrorCode):
+            self._note(one, by_error(found).do, f"the leader answers {code_name(found)}")
+            return
+        do = self._guarded(one.followed, lambda: one.followed.take_epoch_end(one.asked, found))
+        if do is Do.ASK_RANGE:
+            self._take_range(one)
+        else:
+            self._note(one, do, "the end of its last epoch contradicts the leader's log")
+
+    def _bring_on(self, answers: Iterable[tuple[Asking, PartitionData]]) -> None:
         """Take the answers of all partitions, then make durable what they have brought."""
         brought, without_range = [], []
-        for topic in response.responses:
-            for answer in topic.partitions:
-                one = asked.get(Fetchable(topic.topic_id, answer.partition_index))
-                if one is None:
-                    continue  # of this session, but it waits
-                do = self._take(one, answer)
-                if do is Do.APPEND:
-                    brought.append(one.followed)
-                elif do is Do.ASK_RANGE:
-                    without_range.append(one)
+        for one, answer in answers:
+            do = self._take(one, answer)
+            if do is Do.APPEND:
+                brought.append(one.followed)
+            elif do is Do.ASK_RANGE:
+                without_range.append(one)
         for followed in brought:
             self._guarded(followed, partial(self._settle, followed))
         for one in without_range:
@@ -278,7 +232,7 @@ class ReplicaFetcher:
         now_ms = self._clock.now_ms()
 
         def take() -> Do:
-            return one.followed.take(one.asked, _answer_of(answer), records, now_ms)
+            return one.followed.take(one.asked, answer_of(answer), records, now_ms)
 
         do = self._guarded(one.followed, take)
         self._note(one, do, f"the leader answers {code_name(answer.error_code)}")
@@ -287,36 +241,12 @@ class ReplicaFetcher:
     def _take_range(self, one: Asking) -> None:
         """Ask where the leader's log begins and ends, and do what that means."""
         try:
-            found = Range(self._list_offset(one, EARLIEST), self._list_offset(one, LATEST))
+            found = self._requests.range_of(one)
         except PlogError as fault:
             self._failed(one.followed, fault)
             return
         do = self._guarded(one.followed, lambda: one.followed.take_range(one.asked, found))
         self._note(one, do, "the position is within the leader's log, and is refused")
-
-    def _list_offset(self, one: Asking, timestamp: int) -> int:
-        at = one.followed.at
-        request = ListOffsetsRequest(
-            replica_id=self._who().replica_id,
-            topics=[
-                ListOffsetsTopic(
-                    name=at.topic,
-                    partitions=[
-                        ListOffsetsPartition(
-                            partition_index=at.partition,
-                            current_leader_epoch=one.asked.leader_epoch,
-                            timestamp=timestamp,
-                        )
-                    ],
-                )
-            ],
-        )
-        ((found,),) = (
-            topic.partitions for topic in self._link.call(request, ListOffsetsResponse).topics
-        )
-        if found.error_code != ErrorCode.NONE:
-            raise error_for(found.error_code, f"the range of {at} at broker {self.leader}")
-        return found.offset
 
     # -- what happens to one partition -------------------------------------------------------
 
@@ -391,15 +321,3 @@ class ReplicaFetcher:
 
 def _name(followed: Followed) -> Fetchable:
     return Fetchable(followed.partition.topic_id, followed.at.partition)
-
-
-def _answer_of(answer: PartitionData) -> Answer:
-    diverging = answer.diverging_epoch
-    return Answer(
-        ErrorCode(answer.error_code)
-        if answer.error_code in ERROR_CODES
-        else ErrorCode.UNKNOWN_SERVER_ERROR,
-        answer.high_watermark,
-        answer.log_start_offset,
-        None if diverging.end_offset < 0 else EpochEnd(diverging.epoch, diverging.end_offset),
-    )

@@ -14,7 +14,8 @@ from typing import Final
 from plog.cluster.partition import Partition
 from plog.cluster.peer_link import PeerLink
 from plog.cluster.replication.followed import Followed
-from plog.cluster.replication.replica_fetcher import FetchFailures, Limits, ReplicaFetcher
+from plog.cluster.replication.leader_requests import Limits
+from plog.cluster.replication.replica_fetcher import FetchFailures, ReplicaFetcher
 from plog.protocol.messages.fetch import ReplicaState
 from plog.runtime.clock import Clock
 from plog.types import TopicPartition

@@ -16,11 +16,11 @@ from plog.cluster.disks import Disks
 from plog.cluster.leadership import Leadership
 from plog.cluster.partition import Partition
 from plog.cluster.replication.followed import Followed
+from plog.cluster.replication.leader_requests import DIVERGENCE_SINCE, FETCH_VERSION, Limits
 from plog.cluster.replication.replica_fetcher import (
     FIRST_PAUSE_MS,
     PATIENCE_MS,
     FetchFailures,
-    Limits,
     ReplicaFetcher,
 )
 from plog.errors import ErrorCode
@@ -55,6 +55,14 @@ def lines(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
     return caplog
 
 
+@pytest.fixture(params=[FETCH_VERSION, 12, 11], autouse=True)
+def fetch_version(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    """The leader's: 12 has topics by name, and 11 says no diverging epochs."""
+    version: int = request.param
+    monkeypatch.setattr(Leader, "fetch_version", version)
+    return version
+
+
 class Stage:
     """A leader's log and a follower's, with a fetcher between them that has no thread."""
 
@@ -64,6 +72,7 @@ class Stage:
         self.log = follower_of(self.led, directory / "follower")
         self.clock = ManualClock(1_700_000_000_000)
         self.leader = Leader({(TOPIC_ID, TP.partition): self.led}, {TP.topic: TOPIC_ID})
+        self.leader.fetch_version = Leader.fetch_version
         self.changed = 0
         self.failures = FetchFailures()
         self.partition = Partition(
@@ -139,7 +148,7 @@ def test_lag_is_the_way_to_the_leaders_high_watermark(stage: Stage) -> None:
     assert stage.partition.offset_lag == 0, "it may have another leader"
 
 
-def test_position_is_what_is_durable(stage: Stage) -> None:
+def test_position_is_what_is_durable(stage: Stage, fetch_version: int) -> None:
     stage.catch_up()
     put(stage.led, batch())
     stage.fetcher.run_round()
@@ -147,7 +156,8 @@ def test_position_is_what_is_durable(stage: Stage) -> None:
     stage.fetcher.run_round()
     ((part,),) = (topic.partitions for topic in stage.leader.requests[-1].topics)
     assert part.fetch_offset == stage.led.log_end_offset
-    assert part.last_fetched_epoch == stage.led.native.leader_epoch
+    epoch = stage.led.native.leader_epoch
+    assert part.last_fetched_epoch == (-1 if fetch_version < DIVERGENCE_SINCE else epoch)
 
 
 def test_session_names_only_what_has_changed(stage: Stage) -> None:

@@ -11,7 +11,7 @@ import pytest
 from plog.cluster.disks import Disks
 from plog.cluster.leadership import Leadership
 from plog.cluster.partition import Partition
-from plog.cluster.replication.replica_fetcher import Limits
+from plog.cluster.replication.leader_requests import Limits
 from plog.cluster.replication.replica_fetchers import ReplicaFetchers
 from plog.protocol.messages.fetch import ReplicaState
 from plog.runtime.clock import SystemClock
