@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from plog.cli.output import (
+    MAX_LISTED,
     bootstrap_option,
     distinct,
     json_option,
@@ -101,14 +102,17 @@ def restart_check(broker: int | None, bootstrap: str, as_json: bool, wait_s: flo
       plog cluster restart-check 2 --wait 600 && ssh host2 systemctl restart plog
     """
     from plog.client.restart_check import alone_on
+    from plog.types import counted
 
     cluster, found = _awaited_obstacles(bootstrap, broker, wait_s)
     alone = [] if broker is None else alone_on(cluster, broker)
     if as_json:
         print_json({"may_restart": not found, "reasons": found, "alone": [*map(str, alone)]})
     else:
-        for one in found:
+        for one in found[:MAX_LISTED]:
             say(one)
+        if (more := len(found) - MAX_LISTED) > 0:
+            say(f"{counted(more, 'further reason')}: --json lists all")
         if alone:
             say(f"Offline during the restart, as there is no other replica: {some_text(alone)}")
         if not found:

@@ -99,6 +99,19 @@ def test_broker_that_has_just_started_is_waited_for(
         cli.restart_check.main(["1"], standalone_mode=False)
 
 
+def test_many_reasons_are_one_line_more(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    many = [f"t-{number} is offline" for number in range(2_000)]
+    monkeypatch.setattr(cli, "_restart_obstacles", lambda *_: (cluster(WELL), many))
+    for words, last in ([], "1990 further reasons: --json lists all"), (["--json"], "}"):
+        with pytest.raises(SystemExit):
+            cli.restart_check.main(words, standalone_mode=False)
+        lines = capsys.readouterr().out.splitlines()
+        assert lines[-1] == last
+        assert (len(lines) == 11) == (not words)
+
+
 def test_partitions_without_another_replica() -> None:
     assert alone_on(cluster(WELL, (1, [1], [1])), 1) == [TopicPartition("t", 1)]
 
