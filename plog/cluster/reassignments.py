@@ -154,7 +154,7 @@ class Reassignments:
             if partition in self._writing or state is None or not state.is_readable:
                 continue
             assignment = self._context.assignment(partition)
-            ends = self._is_complete(partition)
+            ends = is_complete(assignment, state.isr)
             if not is_moving(assignment) and partition not in self._known:
                 continue
             replicas = target(assignment) if ends else assignment.replicas
@@ -215,7 +215,7 @@ class Reassignments:
         """Let no replica go until the leaders of now have said that they lead."""
         for partition in self.moving(self._context.partitions()):
             state = self._context.states.get(partition)
-            if state is not None and self._is_complete(partition):
+            if state is not None and is_complete(self._context.assignment(partition), state.isr):
                 self._awaited[partition] = state.leader
 
     def on_taken_up(self, broker_id: int, partitions: Iterable[TopicPartition]) -> list[Effect]:
@@ -242,12 +242,6 @@ class Reassignments:
             )
             for broker_id, partitions in sorted(by_broker.items())
         ]
-
-    def _is_complete(self, partition: TopicPartition) -> bool:
-        """Return whether all that are to stay are in sync, and there: others may go."""
-        context = self._context
-        in_sync = {*context.states[partition].isr} & {*context.online(partition)}
-        return is_complete(context.assignment(partition), in_sync)
 
     def forget(self, topic: str) -> None:
         """A topic is gone, or another has its name."""
