@@ -152,11 +152,8 @@ class Leader:
             log_start_offset=log.log_start_offset,
             records=b"",
         )
-        if asked.current_leader_epoch != log.native.leader_epoch:
-            older = asked.current_leader_epoch < log.native.leader_epoch
-            answer.error_code = (
-                ErrorCode.FENCED_LEADER_EPOCH if older else ErrorCode.UNKNOWN_LEADER_EPOCH
-            )
+        if (refusal := _refusal(asked.current_leader_epoch, log)) != ErrorCode.NONE:
+            answer.error_code = refusal
             return answer
         diverging = None
         try:
@@ -193,9 +190,8 @@ class Leader:
     def _epoch_end(self, topic: str, asked: OffsetForLeaderPartition) -> OffsetEpochEnd:
         log = self.logs[self.names[topic], asked.partition]
         answer = OffsetEpochEnd(partition=asked.partition, error_code=ErrorCode.NONE)
-        if asked.current_leader_epoch != log.native.leader_epoch:
-            answer.error_code = ErrorCode.FENCED_LEADER_EPOCH
-        else:
+        answer.error_code = _refusal(asked.current_leader_epoch, log)
+        if answer.error_code == ErrorCode.NONE:
             answer.leader_epoch, answer.end_offset = log.epoch_end_offset(asked.leader_epoch)
         return answer
 
@@ -212,3 +208,10 @@ class Leader:
         return ListOffsetsResponse(
             topics=[ListOffsetsTopicResponse(name=request.topics[0].name, partitions=[answer])]
         )
+
+
+def _refusal(leader_epoch: int, log: Log) -> ErrorCode:
+    if leader_epoch == log.native.leader_epoch:
+        return ErrorCode.NONE
+    older = leader_epoch < log.native.leader_epoch
+    return ErrorCode.FENCED_LEADER_EPOCH if older else ErrorCode.UNKNOWN_LEADER_EPOCH
