@@ -148,7 +148,7 @@ class LeaderRequests:
         self, asking: Mapping[Fetchable, Asking], response: FetchResponse
     ) -> Iterator[tuple[Asking, PartitionData]]:
         for topic in response.responses:
-            topic_id = self._ids[topic.topic] if topic.topic else topic.topic_id
+            topic_id = self._ids.get(topic.topic, topic.topic_id)
             for answer in topic.partitions:
                 one = asking.get(Fetchable(topic_id, answer.partition_index))
                 if one is not None:  # otherwise it is of this session, but waits
