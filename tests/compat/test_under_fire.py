@@ -313,9 +313,10 @@ JAVA_FENCED = JAVA_RAISED.format("errors.ProducerFencedException: There is a new
         (JAVA_RAISED.format("errors.InvalidProducerEpochException: producer 2 epoch 0"), "fenced"),
         *(
             (
-                RAISED.format(f'cimpl.KafkaException: KafkaError{{code={code},str="..."}}'),
+                RAISED.format(f'{error}: KafkaError{{code={code},str="..."}}'),
                 "unanswered",
             )
+            for error in ("cimpl.KafkaException", "RuntimeError")
             for code in ("_TIMED_OUT,val=-185", "_TRANSPORT,val=-195")
         ),
         (RAISED.format("RuntimeError: KafkaError{code=_MAX_POLL_EXCEEDED,val=-1}"), "polled late"),

@@ -45,8 +45,11 @@ REASONS = {
         r'|Exception in thread "main" org\.apache\.kafka\.common\.errors\.'
         r"(?:ProducerFenced|InvalidProducerEpoch)Exception: "
     ),
-    # librdkafka's call was over before the broker was there again: errors that are its own.
-    "unanswered": r"cimpl\.KafkaException: KafkaError\{code=(?:_TIMED_OUT|_TRANSPORT),",
+    # librdkafka's call was over before the broker was there again: errors that are its own. A poll
+    # reports so, too, what the consumer asked for meanwhile, as the group's offsets.
+    "unanswered": (
+        r"(?:cimpl\.KafkaException|RuntimeError): KafkaError\{code=(?:_TIMED_OUT|_TRANSPORT),"
+    ),
     # A call that waited for the broker did return, but too late for the next poll. The thread of
     # Java's consumer of KIP-848 has left the group by then, and its poll does not expect that.
     "polled late": (
