@@ -13,10 +13,12 @@ from concurrent.futures import Future
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from enum import Enum
+from unittest.mock import patch
+from uuid import UUID
 
 import pytest
 
-from plog.cluster import control_requests, znodes
+from plog.cluster import control_requests, controller_store, topic_admin, znodes
 from plog.cluster.control_requests import Sender
 from plog.cluster.controller_context import LiveBroker
 from plog.cluster.controller_events import ElectionsAsked, ElectionType, SendUpdateMetadata
@@ -314,9 +316,14 @@ def draw_actions(rng: random.Random, kind: Kind) -> list[Action]:
     return [action for action, weight in weights.items() for _ in range(weight)]
 
 
-def play(seed: int, kind: Kind, mutate: Callable[[Process], None] | None = None) -> None:
-    """Play one history. Raises Violation."""
+def play(seed: int, kind: Kind, mutate: Callable[[Process], None] | None = None) -> list[str]:
+    """Play one history; return its log. Raises Violation."""
+    ids = random.Random(seed)
     with ExitStack() as undo:
+        for module in (topic_admin, controller_store):
+            undo.enter_context(
+                patch.object(module, "new_topic_id", lambda: UUID(int=ids.getrandbits(128)))
+            )
         directory = None
         if kind in (Kind.DISKS, Kind.TRANSACTIONS):
             directory = undo.enter_context(directory_in_memory())
@@ -331,6 +338,7 @@ def play(seed: int, kind: Kind, mutate: Callable[[Process], None] | None = None)
         if kind is Kind.TRANSACTIONS:
             cluster.transactions.start()
         _play(cluster, seed, kind)
+        return cluster.scheduler.log
 
 
 def _play(cluster: SimCluster, seed: int, kind: Kind) -> None:

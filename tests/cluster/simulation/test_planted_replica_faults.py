@@ -16,8 +16,8 @@ from plog.types import TopicPartition
 from tests.cluster.simulation.broker import Process
 from tests.cluster.simulation.sim_logs import SimLog
 from tests.cluster.simulation.sim_replicas import Lead, SimReplicas, Wait
-from tests.cluster.simulation.test_histories import Kind
-from tests.cluster.simulation.test_planted_faults import BROKEN_MUTANT, violation
+from tests.cluster.simulation.test_histories import Kind, play
+from tests.cluster.simulation.test_planted_faults import check_is_found, find
 
 SEEDS = range(2_000, 4_000)
 """The rarest of these faults shows in one of some 850 histories."""
@@ -175,28 +175,25 @@ MUTANTS = [
 
 @pytest.mark.parametrize("mutate", MUTANTS, ids=lambda mutate: mutate.__name__)
 def test_planted_fault_of_a_replica_is_found(mutate: Callable[[Process], None]) -> None:
-    check_is_found(mutate)
+    check_is_found(mutate, Kind.REPLICAS, SEEDS)
 
 
-def check_is_found(mutate: Callable[[Process], None]) -> None:
-    found = (
-        (seed, text)
-        for seed in SEEDS
-        if (text := violation(seed, Kind.REPLICAS, mutate)) is not None
-    )
-    seed, text = next(found)
-    print(f"history {seed}: {text}")
-    assert not BROKEN_MUTANT.search(text), text
+def check_is_found_in_all(
+    monkeypatch: pytest.MonkeyPatch, owner: type, method: str, broken: Callable[..., object]
+) -> None:
+    """Check a fault of all processes as `check_is_found` does."""
+    with monkeypatch.context() as planted:
+        planted.setattr(owner, method, broken)
+        seed = find(lambda process: None, Kind.REPLICAS, SEEDS)
+    play(seed, Kind.REPLICAS)
 
 
 def test_leader_that_leads_on_once_it_is_back_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ClusterContext, "leader_has_returned", lambda *_: False)
-    check_is_found(lambda process: None)
+    check_is_found_in_all(monkeypatch, ClusterContext, "leader_has_returned", lambda *_: False)
 
 
 def test_election_of_a_member_that_has_lost_its_log_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The others were lost before it, and would not be in sync any more."""
-    monkeypatch.setattr(ClusterContext, "is_eligible", lambda *_: True)
-    check_is_found(lambda process: None)
+    check_is_found_in_all(monkeypatch, ClusterContext, "is_eligible", lambda *_: True)
