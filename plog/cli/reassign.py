@@ -73,9 +73,9 @@ def plan_moves(
         planner, rooms = _planner(admin, topics, drain)
     for pair in replace:
         planner.replace(*_pair(pair))
-    planner.vacate()
     if factor is not None:
         planner.set_factor(factor)
+    planner.vacate()
     if balance:
         planner.balance()
     plan = planner.plan()
@@ -101,7 +101,7 @@ def _pair(text: str) -> tuple[int, int]:
 def _planner(
     admin: ReassignmentAdmin, topics: Sequence[str], drained: Sequence[int]
 ) -> tuple[Planner, Mapping[int, Room]]:
-    from plog.errors import UnknownTopicOrPartition
+    from plog.errors import PlogError, UnknownTopicOrPartition
     from plog.ops.reassign_plan import Partition, Planner, Room
     from plog.types import TopicPartition
 
@@ -110,6 +110,14 @@ def _planner(
     for name in topics:
         if name not in known:
             raise UnknownTopicOrPartition(f"topic {name!r} does not exist")
+    nodes = admin.nodes()
+    live = {node.node_id for node in nodes}
+    for broker_id in drained:
+        if broker_id not in live and not _has_replicas(known, broker_id):
+            raise PlogError(
+                f"broker {broker_id} is not in the cluster, and has no replica; the brokers are"
+                f" {_ids(sorted(live))}"
+            )
     partitions = {
         (at := TopicPartition(name, index)): Partition(tuple(part.replicas), _size(disks, at))
         for name, topic in known.items()
@@ -117,11 +125,19 @@ def _planner(
     }
     rooms = {
         node.node_id: Room(node.rack, disks[node.node_id].free_bytes)
-        for node in admin.nodes()
+        for node in nodes
         if node.node_id not in drained
     }
     chosen = [at for at in partitions if not topics or at.topic in topics]
     return Planner(partitions, rooms, chosen), rooms
+
+
+def _has_replicas(topics: Mapping[str, Any], broker_id: int) -> bool:
+    return any(
+        broker_id in part.replicas
+        for topic in topics.values()
+        for part in topic.partitions.values()
+    )
 
 
 def _size(disks: Mapping[int, BrokerDisks], at: TopicPartition) -> int:
@@ -216,8 +232,8 @@ def _targets(file: IO[str]) -> dict[TopicPartition, list[int]]:
         }
     except (ValueError, KeyError, TypeError) as fault:
         raise PlogError(
-            f"{file.name}: not a plan: {fault!r} (it needs partitions, each with topic, partition"
-            " and replicas)"
+            f"{file.name}: not a plan as `plog reassign plan --json` prints one ({fault!r}): it"
+            " needs partitions, each with topic, partition and replicas"
         ) from fault
 
 

@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from plog.errors import InvalidReplicationFactor
-from plog.types import counted
 
 
 class Candidate(NamedTuple):
@@ -40,10 +39,14 @@ def place_replicas(
     Raises:
         InvalidReplicationFactor: there are fewer brokers than replicas, or none wanted.
     """
-    if not 0 < replication_factor <= len(candidates):
+    if replication_factor < 1:
         raise InvalidReplicationFactor(
-            f"invalid replication factor {replication_factor} for"
-            f" {counted(len(candidates), 'broker')}"
+            f"a replication factor is at least 1, not {replication_factor}"
+        )
+    if replication_factor > len(candidates):
+        raise InvalidReplicationFactor(
+            f"a replication factor of {replication_factor} needs as many live brokers, and there"
+            f" {'is' if len(candidates) == 1 else 'are'} only {len(candidates)}"
         )
     racks = {candidate.rack for candidate in candidates}
     # Where some racks are unknown, none are used.

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from plog.errors import InvalidReplicaAssignment, InvalidReplicationFactor
-from plog.types import TopicPartition, counted
+from plog.types import TopicPartition
 
 Replicas = tuple[int, ...]
 
@@ -131,17 +131,19 @@ class Planner:
                     self._set(at, tuple(after))
 
     def set_factor(self, factor: int) -> None:
-        """Give each partition so many replicas. The last ones go.
+        """Give each partition so many replicas. Those that have to go anyway go, then the last.
 
         Raises:
             InvalidReplicationFactor: there are fewer brokers.
         """
         if not 1 <= factor <= len(self.rooms):
             raise InvalidReplicationFactor(
-                f"{factor} replicas of a partition on {counted(len(self.rooms), 'broker')}"
+                f"{factor} replicas of each partition need as many brokers, and there are"
+                f" {len(self.rooms)}: start more, or give a --factor of at most {len(self.rooms)}"
             )
         for at in self._by_size():
-            replicas = list(self._after[at])[:factor]
+            staying = sorted(self._after[at], key=lambda one: one not in self.rooms)
+            replicas = [one for one in self._after[at] if one in staying[:factor]]
             while len(replicas) < factor:
                 replicas.append(self._find(at, replicas))
             self._set(at, tuple(replicas))
@@ -190,7 +192,8 @@ class Planner:
         free = [one for one in self.rooms if one not in others]
         if not free:
             raise InvalidReplicaAssignment(
-                f"{at} needs a broker without a replica of it, and there is none left"
+                f"{at} has {len(others) + 1} replicas, and {len(self.rooms)} brokers are left for"
+                f" them: start another one, or give a --factor of {len(self.rooms)}"
             )
         racks = {self.rooms[one].rack for one in others if one in self.rooms}
         first = others[0] if others else -1

@@ -90,7 +90,7 @@ def test_topic_is_created_listed_described_and_deleted(call, broker):
         (["topics", "create", "a/b"], "a/b"),
         (
             ["topics", "create", "t", "--replication-factor", 5],
-            "invalid replication factor 5 for 1 broker",
+            "a replication factor of 5 needs as many live brokers, and there is only 1",
         ),
         (["topics", "create", "t", "--config", "nosuch=1"], "nosuch"),
         (["topics", "create", "t", "--config", "retention.ms=x"], "retention.ms"),

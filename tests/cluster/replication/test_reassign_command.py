@@ -84,13 +84,14 @@ def plan_of(moves: dict[int, list[int]]) -> str:
 @pytest.mark.parametrize(
     ("words", "given", "said"),
     [
-        (("apply", "-"), "{}", "not a plan: KeyError('partitions')"),
+        (("apply", "-"), "{}", "needs partitions, each with topic"),
         (("apply", "-"), plan_of({9: [1]}), "partition t-9 does not exist"),
         (("apply", "-"), plan_of({0: [1, 7]}), "brokers 7 are not in the cluster"),
         (("apply", "-"), plan_of({0: [1, 1]}), "names a broker twice"),
         (("cancel", "t-0"), "", "'t-0' has no reassignment in progress"),
         (("plan", "none"), "", "topic 'none' does not exist"),
-        (("plan", "--factor", "4"), "", "4 replicas of a partition on 3 brokers"),
+        (("plan", "--factor", "4"), "", "give a --factor of at most 3"),
+        (("plan", "--drain", "9"), "", "broker 9 is not in the cluster, and has no replica"),
         (("plan", "--replace", "0=9"), "", "broker 9 is not in the cluster"),
     ],
 )

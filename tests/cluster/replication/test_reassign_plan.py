@@ -54,8 +54,15 @@ def test_drained_broker_loses_all_and_the_emptiest_get_them() -> None:
 
 def test_too_few_brokers_are_left() -> None:
     made = planner((0, 1, 2), brokers=(0, 1))
-    with pytest.raises(InvalidReplicaAssignment, match="t-0 needs a broker"):
+    with pytest.raises(InvalidReplicaAssignment, match="t-0 has 3 replicas, and 2 brokers"):
         made.vacate()
+
+
+def test_drained_broker_is_not_replaced_where_fewer_replicas_are_wanted() -> None:
+    made = planner((2, 0, 1), (0, 1, 2), brokers=(0, 1))
+    made.set_factor(2)
+    made.vacate()
+    assert {index: {*one} for index, one in after(made.plan()).items()} == {0: {0, 1}, 1: {0, 1}}
 
 
 def test_replacement_takes_every_place() -> None:
