@@ -110,7 +110,7 @@ class ClusterOverview(NamedTuple):
     def sparse_brokers(self) -> dict[int, int]:
         """The number of partitions of each broker that has less than a quarter of the average.
 
-        Empty unless the cluster is one of plog, which cannot move partitions to them.
+        Empty unless the cluster is one of plog, whose tools can plan moves to them.
         """
         counts = {one.node.node_id: self.replicas_on(one.node.node_id) for one in self.brokers}
         if not any(one.software == PLOG for one in self.brokers):

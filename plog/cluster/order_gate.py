@@ -79,10 +79,11 @@ class OrderGate:
         epochs = order.controller_epoch, order.broker_epoch
         if self._fence.is_beyond(*epochs) and not self._registration.has_epochs(*epochs):
             raise NoResponse(
-                f"no controller has epoch {order.controller_epoch}, or this broker"
-                f" {order.broker_epoch}, as far as is known here"
+                f"an order of controller epoch {order.controller_epoch} for broker epoch"
+                f" {order.broker_epoch}: ZooKeeper does not show one of them here yet. The"
+                " controller sends it again"
             )
         if self._fence.is_stale(*epochs):
             return
         if self._connections.is_late(str(order.controller_id), connection):
-            raise SentAgain("its orders were sent again by a later connection")
+            raise SentAgain("the controller has sent its orders again by a later connection")

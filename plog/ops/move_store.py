@@ -108,7 +108,10 @@ def _check_has_left(found: FoundLogDirs, target: ZooKeeperStore, connect: str) -
     """Check that only the end of a move is missing. Raises MoveError."""
     kept = _kept(found)
     if not kept:
-        raise MoveError("these log directories have no coordination store of their own")
+        raise MoveError(
+            "these log directories have no embedded store: no broker has used them yet, or it was"
+            " in a cluster already"
+        )
     moved = found.identity.cluster_id
     if is_moving(moved, target):
         return

@@ -145,6 +145,29 @@ def test_order_on_a_listener_of_clients_costs_the_connection(
     until(lambda: line in one.brokers[0].log, "logged")
 
 
+@pytest.mark.parametrize(
+    ("question", "response"),
+    [
+        (ControlledShutdownRequest(broker_id=0, broker_epoch=9), ControlledShutdownResponse),
+        (AlterPartitionRequest(broker_id=0, broker_epoch=9, topics=[]), AlterPartitionResponse),
+        (AllocateProducerIdsRequest(broker_id=0, broker_epoch=9), AllocateProducerIdsResponse),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Struct) else "",
+)
+def test_question_on_a_listener_of_clients_costs_the_connection(
+    one: One, question: Struct, response: type[Struct]
+) -> None:
+    with closing(one.by_clients()) as connection, pytest.raises(NetworkException):
+        connection.call(question, response, version=question.api.versions.high)
+    line = f"{type(question).__name__} is accepted on the listener between brokers only"
+    until(lambda: line in one.brokers[0].log, "logged")
+
+
+def test_start_warns_of_the_listener_that_is_open_to_all(one: One) -> None:
+    assert "the listener between brokers, BROKERS at 127.0.0.1:" in one.brokers[0].log
+    assert "has no authentication yet" in one.brokers[0].log
+
+
 def test_order_to_a_broker_that_runs_alone_costs_the_connection(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path) as alone:
         request = StopReplicaRequest(
@@ -155,6 +178,7 @@ def test_order_to_a_broker_that_runs_alone_costs_the_connection(tmp_path: Path) 
             with pytest.raises(NetworkException):
                 connection.call(request, StopReplicaResponse, version=4)
         until(lambda: "this broker runs alone" in alone.log, "logged")
+        assert "has no authentication yet" not in alone.log
 
 
 @pytest.mark.parametrize(("request_type", "response"), ORDERS)
@@ -227,7 +251,7 @@ def test_order_by_an_epoch_that_is_unknown_costs_the_connection(
     """The controller sends it again: it may be known here only later."""
     with pytest.raises(NetworkException):
         one.ask(one.order(request_type, **fields), response)
-    until(lambda: "as far as is known here" in one.brokers[0].log, "logged")
+    until(lambda: "does not show one of them here yet" in one.brokers[0].log, "logged")
 
 
 @pytest.mark.parametrize(("request_type", "response"), ORDERS)
@@ -239,7 +263,7 @@ def test_order_by_an_earlier_connection_is_late(
         assert second.call(one.order(request_type), response).error_code == ErrorCode.NONE
         with pytest.raises(NetworkException):
             first.call(one.order(request_type), response)
-    until(lambda: "sent again by a later connection" in one.brokers[0].log, "logged")
+    until(lambda: "sent its orders again by a later connection" in one.brokers[0].log, "logged")
 
 
 @pytest.mark.parametrize(("request_type", "response"), ORDERS)
