@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from contextlib import suppress
@@ -24,13 +25,14 @@ from checkpoints import keep_settings
 from flights_report import NO_MATPLOTLIB, can_plot
 
 from plog.cli.output import duration_ms
-from plog.errors import PlogError, TopicAlreadyExists
+from plog.errors import PlogError, TopicAlreadyExists, UnknownTopicOrPartition
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
     from plog.client.consumer import Consumer
+    from plog.types import TopicPartition
 
 SCHEMA = "host string, figures map<string, double>"
 STATISTICS = ("mean", "min", "max")
@@ -42,6 +44,8 @@ RULES = (
     "min broker_up < 1",
     "max broker_offline_partitions > 0",
 )
+KNOWN_WITHIN_S = 10
+"""A broker hears of a topic that another one created, or does not answer."""
 TIME = "yyyy-MM-dd'T'HH:mm:ss'Z'"
 UNITS = ("B", "KB", "MB", "GB", "TB")
 DROPPED = "averages: their records arrived after their windows had closed, and are in no alert"
@@ -266,6 +270,22 @@ def report(
 # -- the topic of alerts -----------------------------------------------------------------------
 
 
+def await_partitions(consumer: Consumer, topic: str) -> list[TopicPartition]:
+    """Return the partitions of a topic that was just created. Other brokers hear of it later.
+
+    Raises:
+        UnknownTopicOrPartition: no broker that was asked knows it in time.
+    """
+    deadline = time.monotonic() + KNOWN_WITHIN_S
+    while True:
+        try:
+            return consumer.partitions_for(topic)
+        except UnknownTopicOrPartition:
+            if time.monotonic() > deadline:
+                raise
+        time.sleep(0.1)
+
+
 class Alerts:
     """Reads the alerts that are written to a topic from now on."""
 
@@ -276,7 +296,7 @@ class Alerts:
             consumer: reads committed records only.
         """
         self._consumer = consumer
-        self._partitions = consumer.partitions_for(topic)
+        self._partitions = await_partitions(consumer, topic)
         consumer.assign(self._partitions)
         for partition, end in consumer.end_offsets(self._partitions).items():
             consumer.seek(partition, end)

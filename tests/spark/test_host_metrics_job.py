@@ -11,8 +11,10 @@ import subprocess
 import sys
 import threading
 import time
+import uuid
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,9 +23,12 @@ from typing import Any, NamedTuple
 import pytest
 from click.testing import CliRunner, Result
 
+from plog.client.admin import Admin
+from plog.client.consumer import Consumer
 from plog.client.producer import Producer
 from plog.ops import watch
 from plog.ops.host_metrics import Agent, AgentSettings, encode
+from plog.types import TopicPartition
 from tests.servers import BrokerProcess
 from tests.spark.conftest import ROOT
 from tests.spark.jvm import by_itself
@@ -393,6 +398,21 @@ def test_report_has_the_options_of_the_source_and_a_checkpoint_its_window(
     assert other.exit_code == 2
     assert "was created with --window 1m; --window 2m needs a new --checkpoint" in other.stderr
     assert "no figures" in run(*given, "--window", "60000", "--late", "2m").stderr
+
+
+def test_topic_that_another_broker_hears_of_late_is_awaited(broker: BrokerProcess) -> None:
+    topic = f"late-{uuid.uuid4()}"
+
+    def create() -> None:
+        time.sleep(0.5)
+        with Admin(broker.bootstrap) as admin:
+            admin.create_topic(topic, partitions=2)
+
+    with ThreadPoolExecutor(1) as later, Consumer(broker.bootstrap) as consumer:
+        created = later.submit(create)
+        found = host_metrics.await_partitions(consumer, topic)
+        created.result()
+    assert found == [TopicPartition(topic, index) for index in range(2)]
 
 
 @dear
