@@ -291,8 +291,10 @@ class Broker:
         services, replicas = parts.services, parts.services.replicas
         cluster = replication = None
         if is_shared:
-            dirs = services.logs.dirs
-            cluster = Cluster(services.metadata, services.controller, parts.member, dirs)
+            logs = services.logs
+            cluster = Cluster(
+                services.metadata, services.controller, parts.member, logs.dirs, logs.strays
+            )
             replication = Replication(replicas, parts.keeper, parts.fetchers, services.clock)
         sources = Sources(
             reactor,
