@@ -291,10 +291,8 @@ class Broker:
         services, replicas = parts.services, parts.services.replicas
         cluster = replication = None
         if is_shared:
-            logs = services.logs
-            cluster = Cluster(
-                services.metadata, services.controller, parts.member, logs.dirs, logs.strays
-            )
+            dirs = services.logs.dirs
+            cluster = Cluster(services.metadata, services.controller, parts.member, dirs)
             replication = Replication(replicas, parts.keeper, parts.fetchers, services.clock)
         sources = Sources(
             reactor,

@@ -58,11 +58,10 @@ def command(context: click.Context, bootstrap: str, as_json: bool, show_apis: bo
 
     A partition without a leader is offline: clients cannot write or read it. Nor can they if the
     leader is unreachable, as one that was just killed: the controller does not know it yet. An
-    under-replicated partition has replicas that are not in sync; those that a move adds do not
-    count. One with fewer in sync than min.insync.replicas refuses producers with acks=all. A line
-    names each broker that has replicas but is not in the cluster at present, and brokers with few
-    partitions, as one that has just joined. Another line names the brokers that get no answer from
-    ZooKeeper, and one the partitions that move (`plog reassign status`). Exit status 1
+    under-replicated partition has replicas that are not in sync. One with fewer in sync than
+    min.insync.replicas refuses producers with acks=all. A line names each broker that has
+    replicas but is not in the cluster at present, and brokers with few partitions, as one that has
+    just joined. Another line names the brokers that get no answer from ZooKeeper. Exit status 1
     means that a broker did not answer.
     """
     if context.invoked_subcommand is not None:
@@ -217,7 +216,6 @@ def _json(cluster: ClusterOverview, under_min: list[TopicPartition] | None) -> d
         "leader_unreachable": [str(at) for at in cluster.leader_unreachable],
         "under_replicated": [str(at) for at in cluster.under_replicated],
         "under_min_isr": None if under_min is None else [str(at) for at in under_min],
-        "moving": [str(at) for at in sorted(cluster.moves)],
     }
 
 
@@ -287,7 +285,6 @@ def _print(
         ("Leader unreachable", cluster.leader_unreachable),
         ("Under-replicated", cluster.under_replicated),
         ("Below min.insync.replicas", under_min),
-        ("Moving", sorted(cluster.moves)),
     ):
         if partitions:
             say(f"{name}: {some_text(partitions)}")

@@ -6,14 +6,13 @@ question that ZooKeeper has to answer. An error of one broker does not hide the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import NamedTuple
 
 from plog.client.admin import BROKER, Admin, FeatureLevels
 from plog.client.administration import Administration
 from plog.client.metadata import Node, PartitionInfo, TopicInfo
-from plog.client.reassignments import Move, ReassignmentAdmin
 from plog.errors import ErrorCode, KafkaError, NetworkException, RequestTimedOut
 from plog.protocol.messages.topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
 from plog.types import TopicPartition
@@ -72,7 +71,6 @@ class ClusterOverview(NamedTuple):
     Attributes:
         features_fault: why `features` is empty.
         without_zookeeper: the brokers that get no answer from ZooKeeper.
-        moves: the partitions whose replicas change; none where the controller does not say.
     """
 
     cluster_id: str | None
@@ -82,7 +80,6 @@ class ClusterOverview(NamedTuple):
     features: list[FeatureLevels]
     features_fault: KafkaError | None
     without_zookeeper: list[int]
-    moves: Mapping[TopicPartition, Move]
 
     @property
     def coordination(self) -> str | None:
@@ -141,24 +138,16 @@ class ClusterOverview(NamedTuple):
 
     @property
     def under_replicated(self) -> list[TopicPartition]:
-        """The partitions with replicas that are not in sync, beside those that a move adds."""
-        return [
-            at
-            for at, part in self._partitions()
-            if not {*part.replicas} <= {*part.isr, *self._adding(at)}
-        ]
-
-    def _adding(self, at: TopicPartition) -> tuple[int, ...]:
-        move = self.moves.get(at)
-        return () if move is None else move.adding
+        """The partitions with replicas that are not in sync."""
+        return self._where(lambda part: len(part.isr) < len(part.replicas))
 
     def _where(self, is_meant: Callable[[PartitionInfo], bool]) -> list[TopicPartition]:
-        return [at for at, part in self._partitions() if is_meant(part)]
-
-    def _partitions(self) -> Iterator[tuple[TopicPartition, PartitionInfo]]:
-        for topic in self.topics:
-            for index, part in sorted(topic.partitions.items()):
-                yield TopicPartition(topic.name, index), part
+        return [
+            TopicPartition(topic.name, index)
+            for topic in self.topics
+            for index, part in sorted(topic.partitions.items())
+            if is_meant(part)
+        ]
 
 
 class ClusterAdmin(Administration):
@@ -181,19 +170,8 @@ class ClusterAdmin(Administration):
             features = admin.features()
         except KafkaError as error:
             fault = error
-        moves: Mapping[TopicPartition, Move] = {}
-        with suppress(KafkaError):
-            moves = ReassignmentAdmin(self._cluster, request_timeout_ms=self._timeout_ms).moves()
-        return ClusterOverview(
-            cluster_id,
-            controller_id,
-            brokers,
-            topics,
-            features,
-            fault,
-            self._without_zookeeper(brokers),
-            moves,
-        )
+        without = self._without_zookeeper(brokers)
+        return ClusterOverview(cluster_id, controller_id, brokers, topics, features, fault, without)
 
     def _without_zookeeper(self, brokers: Iterable[BrokerOverview]) -> list[int]:
         """Return the brokers of plog that get no answer from ZooKeeper; all are asked at once."""

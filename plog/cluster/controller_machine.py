@@ -174,8 +174,6 @@ class ControllerMachine:
             effects += self._everything_on(broker_id)
         # Their replicas are online again, as everybody should know.
         touched = self._replicated_on(came)
-        # Moves wait for replicas that are in sync and away.
-        effects += self._move_on(touched)
         if known:
             effects += self._reconcile_and_announce(touched, always=False)
         else:
@@ -199,6 +197,7 @@ class ControllerMachine:
         offline, eligible = self.context.offline_replicas, self.context.eligible_replicas
         incomplete = {*event.incomplete}
         changed: list[TopicPartition] = []
+        leads: list[TopicPartition] = []
         for partition in event.offline:
             replica = (event.broker_id, partition)
             eligible.discard(replica)
@@ -214,8 +213,13 @@ class ControllerMachine:
                 eligible.discard(replica)
             elif self.context.knows(partition) and self.context.is_replicated(partition):
                 eligible.add(replica)
+                if self.context.is_led_by(event.broker_id, partition):
+                    leads.append(partition)
             self.deletions.on_usable(event.broker_id, partition)
         effects = self._reconcile_and_announce(changed, always=False) if changed else []
+        # Lost members leave, now that their leader has said that it can lead.
+        reconciled = {*changed}
+        effects += self._reconcile(one for one in leads if one not in reconciled)
         # The others' moves go on once their states are written.
         rewritten = _rewritten(effects)
         online = (one for one in event.online if one not in rewritten)
@@ -456,16 +460,8 @@ class ControllerMachine:
         refused = self._refused(event)
         if refused:
             return refused
-        context, broker_id = self.context, event.broker_id
-        is_news = broker_id not in context.shutting_down
-        context.shutting_down.add(broker_id)
-        partitions = tuple(context.partitions_on(broker_id))
-        effects = self._questions.ask(event, partitions)
-        if is_news:
-            # The leaders drop it from their in-sync sets by that.
-            followed = [one for one in self._kept(partitions) if context.has_leader(one)]
-            effects = self._update_all(updates_of(context, followed)) + effects
-        return effects
+        self.context.shutting_down.add(event.broker_id)
+        return self._questions.ask(event, tuple(self.context.partitions_on(event.broker_id)))
 
     def on_isrs_proposed(self, event: IsrsProposed) -> list[Effect]:
         """Take the in-sync sets that a leader proposes, or say why not."""

@@ -25,9 +25,10 @@ def elect_first(replicas: Sequence[int], online: Collection[int]) -> Choice | No
 
 def elect_in_sync(
     replicas: Sequence[int], isr: Collection[int], online: Collection[int]
-) -> int | None:
+) -> Choice | None:
     """Choose after the leader is lost: the first online replica that is in sync."""
-    return next((one for one in replicas if one in online and one in isr), None)
+    live = tuple(replica for replica in replicas if replica in online and replica in isr)
+    return Choice(live[0], live) if live else None
 
 
 def elect_unclean(replicas: Sequence[int], online: Collection[int]) -> Choice | None:

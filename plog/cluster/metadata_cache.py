@@ -214,11 +214,6 @@ class MetadataCache:
             listener(after)
         return UpdateMetadataResponse(error_code=ErrorCode.NONE)
 
-    def offline_replicas(self, topic_partition: TopicPartition) -> tuple[int, ...]:
-        """Return the replicas of a partition that are offline, as the controller says."""
-        known = self._snapshot.partition(topic_partition)
-        return () if known is None else known.offline_replicas
-
     # -- waiting -----------------------------------------------------------------------------
 
     def subscribe(self, listener: Callable[[MetadataSnapshot], None]) -> Callable[[], None]:

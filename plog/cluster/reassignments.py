@@ -3,7 +3,7 @@
 Owns the steps of a move: which replicas a partition's next state names, and which are stopped after
 it. A move begins with its topic's node, so that the next controller goes on with it; the node hears
 of its end last. `reassignment` has the rules. A broker that is away sets its log aside when it is
-back (`ReplicaManager.set_aside_strays`): no move waits for it.
+back (`stray_logs`): no move waits for it.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ class Reassignments:
             if partition in self._writing or state is None or not state.is_readable:
                 continue
             assignment = self._context.assignment(partition)
-            ends = self._is_complete(partition)
+            ends = is_complete(assignment, state.isr)
             if not is_moving(assignment) and partition not in self._known:
                 continue
             replicas = target(assignment) if ends else assignment.replicas
@@ -215,7 +215,7 @@ class Reassignments:
         """Let no replica go until the leaders of now have said that they lead."""
         for partition in self.moving(self._context.partitions()):
             state = self._context.states.get(partition)
-            if state is not None and self._is_complete(partition):
+            if state is not None and is_complete(self._context.assignment(partition), state.isr):
                 self._awaited[partition] = state.leader
 
     def on_taken_up(self, broker_id: int, partitions: Iterable[TopicPartition]) -> list[Effect]:
@@ -243,12 +243,6 @@ class Reassignments:
             for broker_id, partitions in sorted(by_broker.items())
         ]
 
-    def _is_complete(self, partition: TopicPartition) -> bool:
-        """Return whether all that are to stay are in sync, and there: others may go."""
-        context = self._context
-        in_sync = {*context.states[partition].isr} & {*context.online(partition)}
-        return is_complete(context.assignment(partition), in_sync)
-
     def forget(self, topic: str) -> None:
         """A topic is gone, or another has its name."""
         for kept in (self._known, self._writing, self._awaited, self._leaving):
@@ -260,6 +254,6 @@ class Reassignments:
             return
         partitions = self._context.topics[partition.topic].partitions
         before, partitions[partition.partition] = partitions[partition.partition], assignment
-        leaving = {*before.replicas, *self._leaving.pop(partition, ())} - {*assignment.replicas}
-        if leaving:
-            self._leaving[partition] = leaving
+        gone = {*before.replicas} - {*assignment.replicas}
+        if gone:
+            self._leaving.setdefault(partition, set()).update(gone)

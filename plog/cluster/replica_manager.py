@@ -19,7 +19,7 @@ from typing import Protocol
 
 from plog._native.topic_traffic import TopicTraffic
 from plog.cluster.control_fence import ControlFence
-from plog.cluster.control_requests import DRAIN, FULL, INCOMPLETE, USABLE
+from plog.cluster.control_requests import DRAIN, INCOMPLETE, USABLE
 from plog.cluster.disks import Disks
 from plog.cluster.leadership import Leadership
 from plog.cluster.metadata_cache import MetadataCache
@@ -27,7 +27,6 @@ from plog.cluster.partition import InSyncSets, Led, OnChange, Partition, Publish
 from plog.cluster.refused_replicas import RefusedReplicas
 from plog.cluster.replica_logs import ReplicaLogs, ReplicaLost
 from plog.cluster.replication.drain import drain_for_order
-from plog.cluster.stray_logs import elsewhere, report
 from plog.errors import (
     ErrorCode,
     FencedLeaderEpoch,
@@ -49,7 +48,6 @@ from plog.protocol.messages.replication import (
     StopReplicaPartitionState,
     StopReplicaRequest,
     StopReplicaResponse,
-    UpdateMetadataRequest,
 )
 from plog.runtime.bounded_lines import BoundedLines
 from plog.runtime.partition_lines import log_partitions
@@ -514,63 +512,24 @@ class ReplicaManager:
         if self._fetchers is not None:
             self._fetchers.forget([at])
         if partition is not None:
-            self._give_up(partition)
+            was_leader = partition.is_leader
+            partition.stop()
+            if was_leader:
+                self._tell_leadership([], [partition])
         if not state.delete_partition:
             return False
         if partition is not None:
-            self._unregister(partition)
+            del self._partitions[at]
+            self._refused.forget(at)
+            self._by_id.pop((partition.topic_id, at.partition), None)
+            same_topic = self._by_topic[at.topic]
+            del same_topic[at.partition]
+            if not same_topic:
+                del self._by_topic[at.topic]
         if self._logs.get(at) is not None or at in self._logs.offline:
             self._logs.delete(at)
             return True
         return False
-
-    def _unregister(self, partition: Partition) -> None:
-        at = partition.topic_partition
-        del self._partitions[at]
-        self._refused.forget(at)
-        self._by_id.pop((partition.topic_id, at.partition), None)
-        same_topic = self._by_topic[at.topic]
-        del same_topic[at.partition]
-        if not same_topic:
-            del self._by_topic[at.topic]
-
-    def set_aside_strays(self, update: UpdateMetadataRequest) -> None:
-        """Set those logs aside that a full update has on other brokers.
-
-        The order to delete them was missed: its controller died, or this broker was away for a
-        moment. What cannot be set aside is left to the next start.
-        """
-        if update.type != FULL:
-            return
-        for topic in update.topic_states:
-            for state in topic.partition_states:
-                at = TopicPartition(topic.topic_name, state.partition_index)
-                found = self._logs.get(at)
-                is_elsewhere = state.replicas and self._broker_id not in state.replicas
-                if found is not None and is_elsewhere and found.topic_id == topic.topic_id:
-                    with self._lock:
-                        self._set_aside(at, elsewhere(state.replicas))
-
-    def _set_aside(self, at: TopicPartition, reason: str) -> None:
-        partition = self._partitions.get(at)
-        if self._fetchers is not None:
-            self._fetchers.forget([at])
-        if partition is not None:
-            self._give_up(partition)
-            self._unregister(partition)
-        try:
-            aside = self._logs.set_aside(at)
-        except KafkaError as refusal:
-            self._lines.error("cannot set %s aside: %s", at, refusal)
-        else:
-            if aside is not None:
-                report(at, aside, reason)
-
-    def _give_up(self, partition: Partition) -> None:
-        was_leader = partition.is_leader
-        partition.stop()
-        if was_leader:
-            self._tell_leadership([], [partition])
 
     def check_taken_up(self, topic: str) -> None:
         """Check that no log of a topic was refused here; `ask_again_for_refused` makes it later.

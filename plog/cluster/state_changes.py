@@ -1,12 +1,8 @@
 """The state a partition should have, as a write over the one it has.
 
-Pure functions from the context to a `StateWrite`, one for each reason to change a state. Any change
-of leader or assignment takes a new leader epoch. Never touches the context.
-
-A member leaves the in-sync set only if its leader asks for it, which lives then. The controller may
-take a leader for alive whose session has not ended yet: would it drop the members that it knows to
-be lost, brokers that die together would leave a set of one, and the others' records would be of no
-use.
+Pure functions from the context to a `StateWrite`, one for each reason to change a
+state. Any change of leader or assignment, and any in-sync set that the controller
+shrinks, takes a new leader epoch. Never touches the context.
 """
 
 from __future__ import annotations
@@ -49,7 +45,10 @@ def needed_write(
     if not state.is_readable:
         return None
     if context.has_leader(partition):
-        return None
+        in_sync = tuple(one for one in state.isr if one in online)
+        if in_sync == state.isr or not context.is_eligible(state.leader, partition):
+            return None
+        return _change(context, partition, Choice(state.leader, in_sync))
     choice = _elect_in_sync(context, partition, replicas, state.isr)
     if choice is None and online:
         if unclean is None or partition.topic not in unclean:
@@ -60,6 +59,7 @@ def needed_write(
     if choice is None:
         if state.leader == NO_LEADER:
             return None
+        # The in-sync set stays whole: each of its members has all that was acknowledged.
         choice = Choice(NO_LEADER, state.isr)
     return _change(context, partition, choice)
 
@@ -95,10 +95,7 @@ def elect(
 def move_off(
     context: ClusterContext, partition: TopicPartition, broker_id: int
 ) -> StateWrite | None:
-    """Return what takes a broker that is about to stop out of leadership.
-
-    Where it follows, the leader drops it once it hears that the replica is offline.
-    """
+    """Return what takes a broker that is about to stop out of leadership and the in-sync set."""
     state = context.states.get(partition)
     replicas = context.assignment(partition).replicas
     if state is None or not context.is_replicated(partition):
@@ -106,6 +103,9 @@ def move_off(
     if state.leader == broker_id:
         choice = _elect_in_sync(context, partition, replicas, state.isr)
         return None if choice is None else _change(context, partition, choice)
+    if broker_id in state.isr and context.is_eligible(state.leader, partition):
+        staying = tuple(one for one in state.isr if one != broker_id)
+        return _change(context, partition, Choice(state.leader, staying))
     return None
 
 
@@ -129,8 +129,8 @@ def move_lead(
 ) -> StateWrite | None:
     """Return the state in which one of these leads that is in sync, if one can."""
     isr = context.states[partition].isr
-    leader = elect_in_sync(to, isr, context.online(partition))
-    return None if leader is None else _change(context, partition, Choice(leader, isr))
+    choice = elect_in_sync(to, isr, context.online(partition))
+    return None if choice is None else _change(context, partition, Choice(choice.leader, isr))
 
 
 def accept_isr(
@@ -160,9 +160,9 @@ def accept_isr(
     replicas = context.assignment(partition).replicas
     if broker_id not in proposed.isr or not set(proposed.isr) <= set(replicas):
         return ErrorCode.INVALID_REQUEST
-    for member, epoch in zip(proposed.isr, proposed.broker_epochs, strict=True):
-        if member not in state.isr and not _is_eligible(context, partition, member, epoch):
-            return ErrorCode.INELIGIBLE_REPLICA
+    members = zip(proposed.isr, proposed.broker_epochs, strict=True)
+    if not all(_is_eligible(context, partition, *member) for member in members):
+        return ErrorCode.INELIGIBLE_REPLICA
     changed = state._replace(
         isr=proposed.isr,
         controller_epoch=context.epoch,
@@ -196,15 +196,16 @@ def _elect_in_sync(
 ) -> Choice | None:
     """Choose a leader among those in sync: first one that has said it can lead.
 
-    Another one may refuse, as its log is gone. The set stays whole: each of its members has all
-    that was acknowledged.
+    Another one may refuse, as its log is gone. Then a member that is lost has all acknowledged
+    records. So the set stays whole until the leader has taken the lead (`needed_write`).
     """
     online = context.online(partition)
     eligible = tuple(one for one in online if context.is_eligible(one, partition))
-    leader = elect_in_sync(replicas, isr, eligible)
-    if leader is None:
-        leader = elect_in_sync(replicas, isr, online)
-    return None if leader is None else Choice(leader, tuple(isr))
+    first = elect_in_sync(replicas, isr, eligible)
+    if first is not None:
+        return Choice(first.leader, tuple(one for one in replicas if one in online and one in isr))
+    choice = elect_in_sync(replicas, isr, online)
+    return None if choice is None else Choice(choice.leader, tuple(isr))
 
 
 def _create(context: ClusterContext, partition: TopicPartition, choice: Choice) -> StateWrite:

@@ -1,4 +1,4 @@
-"""The logs that the cluster does not know, which a broker of several sets aside at its start.
+"""Sets aside the logs that the cluster does not know, before a broker of several loads its logs.
 
 A topic may have been deleted, or created again, while its broker was away. Its log must
 never become a topic again: each such directory is renamed to `-stray`, as in Kafka, and reported.
@@ -76,22 +76,12 @@ def set_aside(fs: Filesystem, strays: Sequence[StrayLog]) -> None:
         except OSError as error:
             log.error("cannot set aside %s (%s): %s", stray.directory, stray.reason, error)
         else:
-            report(stray.topic_partition, aside, stray.reason)
-
-
-def report(at: TopicPartition, aside: Path, reason: str) -> None:
-    """Tell the operator of a log that is set aside."""
-    log.error(
-        "set aside the log of %s as %s: %s. Delete it once its records are not needed",
-        at,
-        aside,
-        reason,
-    )
-
-
-def elsewhere(replicas: Sequence[int]) -> str:
-    """Say where the replicas of a partition are."""
-    return f"its replicas are on brokers {', '.join(map(str, replicas))} now"
+            log.error(
+                "set aside the log of %s as %s: %s. Delete it once its records are not needed",
+                stray.topic_partition,
+                aside,
+                stray.reason,
+            )
 
 
 class StrayDirectories:
@@ -99,16 +89,15 @@ class StrayDirectories:
 
     Args:
         log_dirs: those of the broker; one that cannot be read has none.
-        later: those that are set aside after this.
     """
 
-    def __init__(self, log_dirs: Iterable[Path], later: Sequence[Path] = ()) -> None:
+    def __init__(self, log_dirs: Iterable[Path]) -> None:
+        # Only a start sets logs aside, so that one look is enough.
         self._found = [one for log_dir in log_dirs for one in _set_aside_in(log_dir)]
-        self._later = later
 
     def count(self) -> int:
         """Return how many there still are."""
-        return sum(map(os.path.lexists, [*self._found, *self._later]))
+        return sum(map(os.path.lexists, self._found))
 
 
 def _set_aside_in(log_dir: Path) -> list[Path]:
@@ -146,7 +135,7 @@ class Topics:
         if replicas is None:
             return f"its topic has {len(node.partitions)} partitions only"
         if broker_id not in replicas:
-            return elsewhere(replicas)
+            return f"its replicas are on brokers {', '.join(map(str, replicas))} now"
         return None
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from functools import partial
 from typing import TypeVar
 
 from plog.cluster.control_requests import ControlRequest
@@ -22,7 +21,7 @@ from plog.cluster.replication.alter_partition_messages import (
 )
 from plog.cluster.store import SessionLost, Unreachable
 from plog.errors import ErrorCode, KafkaError, NotController
-from plog.handlers.context import Context, Services
+from plog.handlers.context import Context
 from plog.handlers.registry import handles
 from plog.network.control_plane import CloseConnection
 from plog.protocol.messages.producers import (
@@ -78,14 +77,7 @@ async def update_metadata(ctx: Context, request: UpdateMetadataRequest) -> Updat
         ctx.services.gate.admit(request)
     except KafkaError as refusal:
         return UpdateMetadataResponse(error_code=refusal.code)
-    return await _obeyed(ctx, partial(_update, ctx.services), request)
-
-
-def _update(services: Services, request: UpdateMetadataRequest) -> UpdateMetadataResponse:
-    response = services.metadata.apply(request)
-    if response.error_code == ErrorCode.NONE:
-        services.replicas.set_aside_strays(request)
-    return response
+    return await _obeyed(ctx, ctx.services.metadata.apply, request)
 
 
 async def _obeyed(ctx: Context, obey: Callable[[A], B], order: A) -> B:

@@ -503,19 +503,23 @@ class LiveLogDir:
         """Make the names of partitions durable. Needs no further descriptor. Raises OSError."""
         self.log_dir.sync_names()
 
-    def put_away(self, directory: Path, tp: TopicPartition, suffix: str = DELETE_DIRECTORY) -> Path:
+    def put_away(self, directory: Path, tp: TopicPartition) -> Path:
         """Rename a partition directory so that it is no partition's; return its new name.
 
         Raises:
             OSError: it cannot be renamed, and has its old name.
         """
-        leaving = self.path / leaving_directory_name(tp, suffix, uuid.uuid4())
-        self._fs.rename(directory, leaving)
+        leaving = self._rename_away(directory, tp)
         try:
             self.sync_names()
         except OSError:
             self._fs.rename(leaving, directory)
             raise
+        return leaving
+
+    def _rename_away(self, directory: Path, tp: TopicPartition) -> Path:
+        leaving = self.path / leaving_directory_name(tp, DELETE_DIRECTORY, uuid.uuid4())
+        self._fs.rename(directory, leaving)
         return leaving
 
     def remove_tree(self, directory: Path) -> None:

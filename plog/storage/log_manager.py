@@ -54,7 +54,6 @@ from plog.storage.log_loading import LATE_KEEPS, LogLoading, open_log_dirs
 from plog.storage.log_owner import report_nothing
 from plog.storage.scheduler import Scheduler
 from plog.storage.segment import KEPT_DESCRIPTORS
-from plog.storage.segment_files import DELETE_DIRECTORY, STRAY_DIRECTORY
 from plog.types import TopicPartition, counted
 
 _log = logging.getLogger(__name__)
@@ -82,14 +81,6 @@ class NewPartition(NamedTuple):
     leader_epoch: int = 0
     is_late: bool = False  # it should be here already: descriptors are left for clients
     is_incomplete: bool = False  # it was here, and may not lead before it has been copied
-
-
-class _Left(NamedTuple):
-    """The files of a partition that has gone, and how long readers may still have them."""
-
-    live: LiveLogDir
-    directory: Path
-    delay_ms: int
 
 
 class LogManager:
@@ -141,8 +132,6 @@ class LogManager:
         self._failure_callbacks: list[LogDirFailure] = []
         self._damage_callbacks: list[Callable[[TopicPartition, str], None]] = []
         self._deletion_callbacks: list[Callable[[TopicPartition], None]] = []
-        self.strays: list[Path] = []
-        """The directories that were set aside since the start."""
         self._late_callbacks: list[Callable[[Collection[TopicPartition]], None]] = []
         self._recovered_late: list[TopicPartition] = []  # which they are to be told of
         self._said_no_descriptor_ms: int | None = None
@@ -567,24 +556,6 @@ class LogManager:
             UnknownTopicOrPartition: there is none.
             KafkaStorageError: its directory cannot be renamed, or a callback refuses.
         """
-        left = self._give_up(tp, DELETE_DIRECTORY)
-        if left is not None:
-            self.remove_tree_later(left.live, left.directory, left.delay_ms)
-            _log.debug("deleted %s from %s", tp, left.live.path)
-
-    def set_aside(self, tp: TopicPartition) -> Path | None:
-        """Remove a partition, and keep its files; return the directory that has them now.
-
-        None if its disk has failed. Raises as `delete` does.
-        """
-        left = self._give_up(tp, STRAY_DIRECTORY)
-        if left is None:
-            return None
-        self.strays.append(left.directory)
-        return left.directory
-
-    def _give_up(self, tp: TopicPartition, suffix: str) -> _Left | None:
-        """Remove a partition and rename its directory; None if its disk has failed."""
         with self.cleaner.paused(tp), self.late_recovery.without(tp), self.placement_lock:
             for callback in self._deletion_callbacks:
                 callback(tp)
@@ -601,19 +572,20 @@ class LogManager:
                 delay_ms = log.settings.file_delete_delay_ms
             live = self._dirs[offline_dir] if offline_dir is not None else None
             if live is None or live.failure is not None:
-                return None
+                return
             slot = live.slot_of(tp) if log is None else slot_key(tp, log.topic_id)
             try:
-                leaving = live.put_away(live.path / str(tp), tp, suffix)
+                leaving = live.put_away(live.path / str(tp), tp)
             except OSError as error:
                 if is_refusal(error) or is_path_fault_of_partition(error, live.path):
                     # Its files are where they were, and the deletion can be asked for again.
-                    self.quarantine(tp, live.path, f"its directory cannot be renamed: {error}")
+                    self.quarantine(tp, live.path, f"it cannot be deleted: {error}")
                 else:
                     self.fail_log_dir(live.path, error)
                 raise KafkaStorageError(f"{tp}: {error}") from error
             self.forget_left(live, tp, slot)
-        return _Left(live, leaving, delay_ms)
+        self.remove_tree_later(live, leaving, delay_ms)
+        _log.debug("deleted %s from %s", tp, live.path)
 
     def before_deletion(self, callback: Callable[[TopicPartition], None]) -> None:
         """Call back, with `placement_lock` held, before each deletion.

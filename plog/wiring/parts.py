@@ -94,7 +94,6 @@ def make_parts(
             base.static.replica_fetch_wait_max_ms,
         ),
         clock=base.clock,
-        offline=metadata.offline_replicas,
         ask=lambda batch: ask_isrs(batch),
         changed=lambda at, led: replicas.on_in_sync(at, led),
     )
@@ -143,7 +142,6 @@ def make_parts(
         peers=peers("in-sync sets"),
     )
     fast_path.on_may_join = keeper.hint
-    undo.callback(metadata.subscribe(lambda _: keeper.note_cluster()))
     undo.callback(keeper.stop)
     undo.callback(fetchers.stop)
     keeper.start()

@@ -17,7 +17,6 @@ def unasked_keeper(broker_id: int, clock: Clock) -> InSyncKeeper:
         lag_time_ms=10_000,
         fresh_within_ms=10_000,
         clock=clock,
-        offline=lambda at: (),
         ask=lambda batch: Future(),
         changed=lambda at, replicas: None,
     )

@@ -58,10 +58,6 @@ class InSyncScript:
         self._now_ms += int(duration_ms)
         return self._asked(self._set.tick(self._now_ms, TICK_MS))
 
-    def _lost(self, *offline: str) -> list[str]:
-        """The controller says which replicas are offline: these alone."""
-        return self._asked(self._set.lost(_ids(offline[0]) if offline else ()))
-
     def _answer(self, outcome: str, *given: str) -> None:
         """Answer the last proposal, or that before: `nth=1`."""
         words = dict(one.split("=") for one in given)

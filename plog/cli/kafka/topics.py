@@ -12,9 +12,8 @@ from plog.cli.kafka.options import Given, OptionFault, Options, UsageFault, java
 from plog.cli.kafka.texts import reason
 from plog.client.admin import BROKER_DEFAULT, TOPIC
 from plog.client.metadata import PartitionInfo, TopicInfo
-from plog.client.reassignments import Move, ReassignmentAdmin
 from plog.errors import ErrorCode, KafkaError, PlogError
-from plog.types import TopicPartition, uuid_to_text
+from plog.types import uuid_to_text
 
 OPTIONS = Options(
     "Create, list, describe, alter and delete topics.",
@@ -237,20 +236,18 @@ def _describe(given: Given, clients: Clients) -> None:
         if name is not None:
             _must_exist(topics, name, optional=optional)
     with_settings = not any(map(given.has, FILTERS))
-    moves = _moves(clients)
     for _, topic in sorted(topics.items()):
         described = _with_settings(clients, topic)
         own = ",".join(f"{key}={value}" for key, value in sorted(described.settings.items()))
         if given.has("topics-with-overrides"):
             if own:
-                print(_topic_line(topic, own, moves))
+                print(_topic_line(topic, own))
             continue
         if with_settings:
-            print(_topic_line(topic, own, moves))
+            print(_topic_line(topic, own))
         for number, partition in sorted(topic.partitions.items()):
-            move = moves.get(TopicPartition(topic.name, number))
-            if with_settings or _is_shown(given, partition, described.min_isr, move):
-                print(_partition_line(topic.name, number, partition, move))
+            if with_settings or _is_shown(given, partition, described.min_isr):
+                print(_partition_line(topic.name, number, partition))
 
 
 ACTION = {
@@ -315,38 +312,19 @@ def _with_settings(clients: Clients, topic: TopicInfo) -> Described:
     return Described(topic, own, int(min_isr or 1))
 
 
-def _moves(clients: Clients) -> dict[TopicPartition, Move]:
-    """Return the moves, or none where the broker does not tell this client."""
-    admin = ReassignmentAdmin(clients.cluster, request_timeout_ms=clients.timeout_ms)
-    try:
-        return admin.moves()
-    except KafkaError as error:
-        if error.code in (ErrorCode.UNSUPPORTED_VERSION, ErrorCode.CLUSTER_AUTHORIZATION_FAILED):
-            return {}
-        raise
-
-
-def _factor(partition: PartitionInfo, move: Move | None) -> int:
-    """Return how many replicas a partition has, without those that are being added."""
-    return len(partition.replicas) - (0 if move is None else len(move.adding))
-
-
-def _is_shown(given: Given, partition: PartitionInfo, min_isr: int, move: Move | None) -> bool:
+def _is_shown(given: Given, partition: PartitionInfo, min_isr: int) -> bool:
     in_sync = len(partition.isr)
-    lacks = in_sync < _factor(partition, move)
     return (
-        (given.has("under-replicated-partitions") and lacks)
+        (given.has("under-replicated-partitions") and in_sync < len(partition.replicas))
         or (given.has("unavailable-partitions") and partition.leader_id < 0)
         or (given.has("under-min-isr-partitions") and in_sync < min_isr)
         or (given.has("at-min-isr-partitions") and in_sync == min_isr)
     )
 
 
-def _topic_line(topic: TopicInfo, settings: str, moves: Mapping[TopicPartition, Move]) -> str:
+def _topic_line(topic: TopicInfo, settings: str) -> str:
     partitions = topic.partitions
-    replicas = 0
-    for number, first in sorted(partitions.items())[:1]:
-        replicas = _factor(first, moves.get(TopicPartition(topic.name, number)))
+    replicas = len(next(iter(partitions.values())).replicas) if partitions else 0
     return "\t".join(
         (
             f"Topic: {topic.name}",
@@ -358,16 +336,8 @@ def _topic_line(topic: TopicInfo, settings: str, moves: Mapping[TopicPartition, 
     )
 
 
-def _partition_line(topic: str, number: int, partition: PartitionInfo, move: Move | None) -> str:
+def _partition_line(topic: str, number: int, partition: PartitionInfo) -> str:
     leader = "none" if partition.leader_id < 0 else str(partition.leader_id)
-    changes = (
-        ()
-        if move is None
-        else (
-            f"Adding Replicas: {','.join(map(str, move.adding))}",
-            f"Removing Replicas: {','.join(map(str, move.removing))}",
-        )
-    )
     return "\t".join(
         (
             f"\tTopic: {topic}",
@@ -375,7 +345,6 @@ def _partition_line(topic: str, number: int, partition: PartitionInfo, move: Mov
             f"Leader: {leader}",
             f"Replicas: {','.join(map(str, partition.replicas))}",
             f"Isr: {','.join(map(str, partition.isr))}",
-            *changes,
             # plog has no eligible leader replicas (KIP-966), as Kafka without that feature.
             "Elr: N/A",
             "LastKnownElr: N/A",

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import queue
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
@@ -32,8 +32,6 @@ TICKS_IN_LAG_TIME = 2
 
 AskController = Callable[[Batch], Future[Mapping[TopicPartition, Found]]]
 """Asks the controller to write the sets. The future gets a PlogError if it does not answer."""
-OfflineReplicas = Callable[[TopicPartition], Collection[int]]
-"""Returns the replicas of a partition that are offline, as the controller says."""
 Changed = Callable[[TopicPartition, LedReplicas], None]
 """Hears, on the keeper's thread, that another set of a partition is written now."""
 
@@ -59,7 +57,6 @@ class InSyncKeeper:
         lag_time_ms: int,
         fresh_within_ms: int,
         clock: Clock,
-        offline: OfflineReplicas,
         ask: AskController,
         changed: Changed,
     ) -> None:
@@ -68,7 +65,6 @@ class InSyncKeeper:
         self._fresh_within_ms = fresh_within_ms
         self._tick_ms = max(1, lag_time_ms // TICKS_IN_LAG_TIME)
         self._clock = clock
-        self._offline = offline
         self._ask = ask
         self._changed = changed
         self.shrinks = self.expands = 0
@@ -77,7 +73,6 @@ class InSyncKeeper:
         self._todo: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
         self._tick_due_ms = 0
         self._hinted: set[tuple[TopicPartition, int]] = set()
-        self._is_to_look = False
         self._thread = threading.Thread(target=self._run, name="in-sync sets", daemon=True)
 
     def start(self) -> None:
@@ -123,12 +118,6 @@ class InSyncKeeper:
         if one not in self._hinted:
             self._hinted.add(one)
             self._todo.put(partial(self._join, *one))
-
-    def note_cluster(self) -> None:
-        """Replicas may be offline, or online again. At once; many such notes are one."""
-        if not self._is_to_look:
-            self._is_to_look = True
-            self._todo.put(self._look)
 
     def run_due(self) -> None:
         """Do the work that is due now. For tests, instead of `start`."""
@@ -181,12 +170,6 @@ class InSyncKeeper:
             self._count_change(known.isr, replicas)
         self._led[partition] = replicas
         self._proposals.drop(partition)  # of an earlier epoch
-        self._propose(partition, replicas.lost(self._offline(partition)))
-
-    def _look(self) -> None:
-        self._is_to_look = False
-        for partition, replicas in self._led.items():
-            self._propose(partition, replicas.lost(self._offline(partition)))
 
     def _cease(self, partition: TopicPartition) -> None:
         self._led.pop(partition, None)
@@ -223,8 +206,6 @@ class InSyncKeeper:
             self._count_change(before, replicas)
             log.info("%s: the in-sync set is %s", settled.partition, list(replicas.isr))
             self._changed(settled.partition, replicas)
-        # Others may have been lost while it was asked.
-        self._propose(settled.partition, replicas.lost(self._offline(settled.partition)))
 
     def _count_change(self, before: Iterable[int], replicas: LedReplicas) -> None:
         """Count a change of a set. A member that is no replica any more has been moved away."""

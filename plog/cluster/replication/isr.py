@@ -8,7 +8,7 @@ goes to the controller, which answers it or gives the partition another leader e
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Final, NamedTuple
@@ -158,8 +158,6 @@ class InSyncSet:
     log_end_offset: int = 0
     high_watermark: int = 0
     followers: dict[int, Follower] = field(default_factory=dict)
-    offline: frozenset[int] = frozenset()
-    """Replicas that the controller takes for lost. Members among them leave."""
     _ticked_ms: int = 0
     _resumed_ms: int = 0
     """No follower is blamed for what it did not do before."""
@@ -243,7 +241,7 @@ class InSyncSet:
         It counts from now on, so it has all that is committed before the answer.
         """
         follower = self.followers.get(broker_id)
-        if follower is None or self.proposal is not None or broker_id in self.isr | self.offline:
+        if follower is None or self.proposal is not None or broker_id in self.isr:
             return None
         if not may_join(follower.position, self.high_watermark, self.epoch_start):
             return None
@@ -262,12 +260,9 @@ class InSyncSet:
         if now_ms - before_ms > MOST_TICKS_LATE * interval_ms:
             self._resumed_ms = now_ms
         late = {broker_id for broker_id in self.isr if self._is_late(broker_id, now_ms)}
-        return self._propose_without(late)
-
-    def lost(self, offline: Iterable[int]) -> Proposal | None:
-        """Replicas are offline, these alone; return the proposal by which members leave."""
-        self.offline = frozenset(offline)
-        return self._propose_without(self.offline)
+        if not late or self.proposal is not None:
+            return None
+        return self._propose(self.isr - late)
 
     def answered(
         self,
@@ -291,12 +286,6 @@ class InSyncSet:
         self._commit()
 
     # -- how ---------------------------------------------------------------------------------
-
-    def _propose_without(self, leaving: Collection[int]) -> Proposal | None:
-        staying = self.isr - {*leaving} | {self.broker_id}
-        if self.proposal is not None or staying == self.isr:
-            return None
-        return self._propose(staying)
 
     def _propose(self, members: frozenset[int]) -> Proposal:
         self.proposal = Proposal(

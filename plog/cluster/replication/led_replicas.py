@@ -10,7 +10,6 @@ Threads: any; one at a time decides (a lock).
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
 
 from plog._native.partition_followers import count_follower, followers_of, set_followers
 from plog._native.partition_log import PartitionLog
@@ -117,12 +116,6 @@ class LedReplicas:
         with self._lock:
             self._look()
             return self._machine.tick(self._clock.since_boot_ms(), interval_ms)
-
-    def lost(self, offline: Iterable[int]) -> Proposal | None:
-        """Return the proposal by which members leave that are offline, if there are some."""
-        with self._lock:
-            self._look()
-            return self._machine.lost(offline)
 
     def settle(self, settled: Settled) -> bool:
         """Take what became of a proposal; return whether another set is written now."""

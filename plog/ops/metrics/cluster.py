@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from prometheus_client.metrics_core import Metric
@@ -29,7 +29,7 @@ UNCLEAN = Family(
 )
 CONNECTED = Family("plog_zookeeper_connected", "1 while the broker is connected to ZooKeeper.")
 SESSIONS = Family("plog_zookeeper_sessions_total", "Sessions with ZooKeeper since the start.")
-STRAYS = Family("plog_stray_logs", "Logs of deleted or moved partitions that still exist.")
+STRAYS = Family("plog_stray_logs", "Logs of deleted topics that were set aside, and still exist.")
 
 
 class Cluster(Collector):
@@ -57,12 +57,11 @@ class Cluster(Collector):
         controller: Controller,
         member: Member,
         log_dirs: Iterable[Path],
-        strays: Sequence[Path],
     ) -> None:
         self._metadata = metadata
         self._controller = controller
         self._member = member
-        self._strays = StrayDirectories(log_dirs, strays)
+        self._strays = StrayDirectories(log_dirs)
 
     def collect(self) -> Iterator[Metric]:
         """Yield every family."""

@@ -13,9 +13,9 @@ shows them wrong:
 - Orders of the controller come late, are left out, or never come. A deposed leader goes on.
 - A broker's registration goes when its session is over, whether it lives or not. A registration
   after that is another broker epoch. A disk is replaced only outside the in-sync set.
-- The controller removes no member. One that leaves by the leader's proposal is written at once, and
-  the leader hears of it late; one that is to join counts from the proposal on, and is written or
-  refused late.
+- The controller removes a broker that is gone from the in-sync set at once, unless it is the last.
+  A member that leaves by the leader's proposal is written at once, and the leader hears of it late;
+  one that is to join counts from the proposal on, and is written or refused late.
 
 All of this is finite: no count of faults is needed. Things that are never looked at again are made
 equal (`settled`).
@@ -321,18 +321,23 @@ class Model:
             yield f"hear {broker} epoch {epoch}", with_replica(state, broker, heard)
         if broker != state.leader >= 0 and state.isr >> broker & 1 and self._may_elect(state):
             yield f"elect {broker}", self._elected(state, broker, state.isr)
-        gone = state._replace(alive=state.alive & ~(1 << broker))
+        alive = state.alive & ~(1 << broker)
+        others = state.isr & ~(1 << broker)
         name = f"lose the session {broker}"
-        if state.leader != broker:
-            yield name, gone
+        if state.leader != broker and (not state.isr >> broker & 1 or not others):
+            yield name, state._replace(alive=alive)
         elif self._may_elect(state):
-            candidates = gone.isr & gone.alive
+            gone = state._replace(alive=alive)
+            kept = others or state.isr
+            if state.leader != broker:
+                yield name, self._elected(gone, state.leader, kept)
+                return
+            candidates = others & alive
             if not candidates and not self.rules.elects_in_sync:
-                candidates = gone.alive
+                candidates = alive
             for candidate in MEMBERS[candidates] or (NO_LEADER,):
-                in_sync = candidate == NO_LEADER or gone.isr >> candidate & 1
-                members = gone.isr if in_sync else 1 << candidate
-                yield name, self._elected(gone, candidate, members)
+                in_sync = candidate == NO_LEADER or kept >> candidate & 1
+                yield name, self._elected(gone, candidate, kept if in_sync else 1 << candidate)
 
     def _may_elect(self, state: State) -> bool:
         return len(state.orders) < self.epochs

@@ -36,7 +36,6 @@ class Stage:
         self.clock = ManualClock()
         self.asked: list[tuple[Batch, Answer]] = []
         self.changes: list[tuple[int, ...]] = []
-        self.offline: set[int] = set()
         self.log = Directory(directory).log()
         self.log.set_leader(EPOCH, writable=True, sole_replica=False)
         self.keeper = InSyncKeeper(
@@ -44,7 +43,6 @@ class Stage:
             lag_time_ms=LAG_TIME_MS,
             fresh_within_ms=FRESH_WITHIN_MS,
             clock=self.clock,
-            offline=lambda at: self.offline,
             ask=self._ask,
             changed=lambda at, replicas: self.changes.append(replicas.isr),
         )
@@ -86,11 +84,6 @@ class Stage:
             for broker_id in fetching:
                 self.fetch(broker_id)
             self.keeper.run_due()
-
-    def note_cluster(self) -> None:
-        """The controller has said which are offline."""
-        self.keeper.note_cluster()
-        self.keeper.run_due()
 
     @property
     def counts(self) -> tuple[int, int]:
@@ -139,36 +132,6 @@ def test_late_follower_counts_until_the_controller_has_agreed(tmp_path: Path) ->
     assert stage.log.high_watermark == 0
     stage.accept()
     assert (stage.changes, stage.log.high_watermark) == ([(0, 1)], 5)
-
-
-def test_members_that_are_offline_leave_at_once(tmp_path: Path) -> None:
-    stage = Stage(tmp_path / "t-0", (0, 1, 2))
-    stage.append(5)
-    stage.fetch(1)
-    stage.offline = {2}
-    stage.note_cluster()
-    assert stage.proposed() == [{0, 1}]
-    assert stage.log.high_watermark == 0, "it counts until the controller has agreed"
-    stage.offline = {1, 2}
-    stage.note_cluster()
-    assert len(stage.asked) == 1
-    stage.accept()
-    assert stage.log.high_watermark == 5
-    assert stage.proposed() == [{0, 1}, {0}]
-    stage.accept()
-    stage.fetch(2)
-    assert len(stage.asked) == 2, "one that is offline does not join"
-    stage.offline = set()
-    stage.note_cluster()
-    stage.fetch(2)
-    assert stage.proposed()[2:] == [{0, 2}]
-
-
-def test_leader_begins_without_members_that_are_offline(tmp_path: Path) -> None:
-    stage = Stage(tmp_path / "t-0", (0, 1, 2))
-    stage.offline = {0, 1}
-    stage.lead((0, 1, 2), leader_epoch=EPOCH + 1)
-    assert stage.proposed() == [{0, 2}]
 
 
 def test_question_without_an_answer_is_asked_again_and_the_follower_counts_meanwhile(

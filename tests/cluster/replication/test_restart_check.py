@@ -13,7 +13,6 @@ from plog.cli import cluster as cli
 from plog.client.admin import Admin
 from plog.client.cluster_admin import BrokerOverview, ClusterOverview
 from plog.client.metadata import Node, PartitionInfo, TopicInfo
-from plog.client.reassignments import Move
 from plog.client.restart_check import alone_on, obstacles
 from plog.errors import BrokerNotAvailable, NetworkException
 from plog.types import TopicPartition, new_topic_id
@@ -27,7 +26,6 @@ def cluster(
     silent: int | None = None,
     controller: int = 0,
     without: tuple[int, ...] = (),
-    adding: tuple[int, ...] = (),
 ) -> ClusterOverview:
     """Return three brokers with a topic: a leader, replicas and those in sync by partition."""
     fault = NetworkException("it hangs")
@@ -40,8 +38,7 @@ def cluster(
         for index, (leader, replicas, isr) in enumerate(partitions)
     }
     topics = [TopicInfo("t", new_topic_id(), False, parts)]
-    moves = {TopicPartition("t", 0): Move((0, 1, 2), adding, ())} if adding else {}
-    return ClusterOverview("c", controller, brokers, topics, [], None, list(without), moves)
+    return ClusterOverview("c", controller, brokers, topics, [], None, list(without))
 
 
 WELL = (0, [0, 1, 2], [0, 1, 2])
@@ -57,7 +54,6 @@ WELL = (0, [0, 1, 2], [0, 1, 2])
         (cluster(WELL, without=(2,)), 1, ["broker 2 gets no answer from ZooKeeper"]),
         (cluster((0, [0, 7], [0, 7])), 1, ["broker 7 is away, with replicas"]),
         (cluster((-1, [1], [1])), 0, ["t-0 is offline"]),
-        (cluster((0, [0, 1, 2], [0, 1]), adding=(2,)), 2, []),
         (
             cluster((0, [0, 1, 2], [0, 1])),
             2,

@@ -515,10 +515,7 @@ class Process:
     def _obey(self, order: ControlRequest) -> ControlResponse:
         match order:
             case UpdateMetadataRequest():
-                response = self.metadata.apply(order)
-                if response.error_code == ErrorCode.NONE:
-                    self.replicas.set_aside_strays(order)
-                return response
+                return self.metadata.apply(order)
             case LeaderAndIsrRequest():
                 return self.replicas.apply_leader_and_isr(order)
             case StopReplicaRequest():

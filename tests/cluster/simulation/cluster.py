@@ -154,8 +154,6 @@ class SimCluster:
             raise Violation(f"controllers are {active}")
         if tree.children(znodes.DELETE_TOPICS):
             raise Violation(f"not deleted: {tree.children(znodes.DELETE_TOPICS)}")
-        if moving := [at for at, _, _ in self._assigned() if self.is_moving(at)]:
-            raise Violation(f"still moving: {moving}")
         written = self.written()
         if without := {at for at, _, _ in self._assigned()} - written.keys():
             raise Violation(f"{sorted(without)} have no state")
@@ -197,13 +195,6 @@ class SimCluster:
     def is_being_deleted(self, topic: str) -> bool:
         """Return whether an administrator has asked for it."""
         return self.zookeeper.tree.exists(znodes.delete_topic_path(topic)) is not None
-
-    def is_moving(self, at: TopicPartition) -> bool:
-        """Return whether a partition's replicas change, as its topic's node says."""
-        node = self._topic(at.topic)
-        return bool(
-            node.adding_replicas.get(at.partition) or node.removing_replicas.get(at.partition)
-        )
 
     def written(self) -> dict[TopicPartition, Written]:
         """Return every partition that has a state."""

@@ -14,7 +14,7 @@ from plog.cluster.control_requests import ControlRequest
 from plog.cluster.node_tree import NodeTree, Plan
 from plog.cluster.partition import Partition
 from plog.cluster.store import NoNode
-from plog.cluster.znodes import LEADER_DURING_DELETE, NO_LEADER, PartitionStateNode, TopicNode
+from plog.cluster.znodes import LEADER_DURING_DELETE, PartitionStateNode, TopicNode
 from plog.protocol.messages.replication import (
     LeaderAndIsrRequest,
     StopReplicaRequest,
@@ -49,11 +49,6 @@ class Epochs(NamedTuple):
     controller_epoch: int
 
 
-def _staying(topic: TopicNode, partition: int) -> set[int]:
-    """The replicas that no move removes."""
-    return {*topic.partitions[partition]} - {*topic.removing_replicas.get(partition, ())}
-
-
 class Invariants:
     """The commits so far, and the violations that were seen."""
 
@@ -66,8 +61,6 @@ class Invariants:
         self._epochs: dict[Replicated, Epochs] = {}
         self._announced: dict[Replicated, int] = {}
         """The leader epochs that controllers have written."""
-        self._states: dict[Replicated, PartitionStateNode] = {}
-        """The newest states."""
         self._ruled: dict[tuple[int, Replicated], int] = {}
         """The newest leader epoch that was written in a controller epoch."""
         self._leaders: dict[tuple[Replicated, int], int] = {}
@@ -121,26 +114,11 @@ class Invariants:
         if leader != state.leader:
             self.report(f"{path}: {leader} and {state.leader} lead in {epochs}")
         self._epochs[one] = epochs
-        self._check_kept(path, self._states.get(one, state), state, _staying(topic, int(index)))
-        self._states[one] = state
         if self._cluster.is_replicated:
             self._cluster.acknowledged.check_members(Hosted(one.topic_id, one.partition), state.isr)
         if self._elected.get(state.controller_epoch) == session:
             self._announced[one] = state.leader_epoch
             self._ruled[state.controller_epoch, one] = state.leader_epoch
-
-    def _check_kept(
-        self,
-        path: str,
-        before: PartitionStateNode,
-        after: PartitionStateNode,
-        staying: set[int],
-    ) -> None:
-        """No election drops a member: only the leader knows that it lives, and has the records."""
-        is_election = after.leader_epoch > before.leader_epoch
-        lost = {*before.isr} & staying - {*after.isr}
-        if is_election and lost and after.leader in (*before.isr, NO_LEADER):
-            self.report(f"{path} loses members {sorted(lost)} in the election of {after}")
 
     def _topic(self, name: str) -> TopicNode | None:
         try:
@@ -265,9 +243,7 @@ class Invariants:
             self.report(f"broker {broker.id} sets the log of {at} aside, which it should have")
 
     def check_deletion(self, broker: SimBroker, at: TopicPartition, topic_id: uuid.UUID) -> None:
-        """Only logs of topics that are being deleted, or gone, are deleted, and those that move."""
+        """Only logs of topics that are being deleted, or gone, are deleted."""
         is_asked = self._tree.exists(znodes.delete_topic_path(at.topic)) is not None
-        topic = self._topic(at.topic)
-        leaves = topic is not None and broker.id in topic.removing_replicas.get(at.partition, ())
-        if not (is_asked or leaves) and self._has_replica(broker, Replicated(topic_id, at)):
+        if not is_asked and self._has_replica(broker, Replicated(topic_id, at)):
             self.report(f"broker {broker.id} deletes the log of {at}, whose topic stays")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import uuid
 from typing import TYPE_CHECKING, NamedTuple
 
-from plog.cluster.control_requests import DRAIN, FULL
+from plog.cluster.control_requests import DRAIN
 from plog.cluster.stray_logs import Topics
 from plog.errors import ErrorCode, KafkaError
 from plog.protocol.messages.replication import (
@@ -21,7 +21,6 @@ from plog.protocol.messages.replication import (
     StopReplicaPartitionError,
     StopReplicaRequest,
     StopReplicaResponse,
-    UpdateMetadataRequest,
 )
 from plog.types import TopicPartition
 
@@ -123,18 +122,6 @@ class ModelReplicas:
                     )
                 )
         return StopReplicaResponse(error_code=ErrorCode.NONE, partition_errors=errors)
-
-    def set_aside_strays(self, update: UpdateMetadataRequest) -> None:
-        """See `ReplicaManager.set_aside_strays`."""
-        if update.type != FULL:
-            return
-        for topic in update.topic_states:
-            for one in topic.partition_states:
-                at = TopicPartition(topic.topic_name, one.partition_index)
-                is_elsewhere = one.replicas and self._broker.id not in one.replicas
-                if is_elsewhere and self._broker.logs.get(at) == topic.topic_id:
-                    self._broker.cluster.invariants.check_stray(self._broker, at, topic.topic_id)
-                    self._stop(at, -2, deletes=True)
 
     def _stop(self, at: TopicPartition, leader_epoch: int, *, deletes: bool) -> ErrorCode:
         known = self.roles.get(at)

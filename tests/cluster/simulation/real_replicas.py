@@ -26,7 +26,6 @@ from plog.protocol.messages.replication import (
     LeaderAndIsrResponse,
     StopReplicaRequest,
     StopReplicaResponse,
-    UpdateMetadataRequest,
 )
 from plog.settings.definitions import TopicSettings
 from plog.storage.checkpoints import load_topic_id
@@ -158,11 +157,6 @@ class RealReplicas:
         """See `ReplicaManager.apply_stop_replica`."""
         obey = self._real.apply_stop_replica
         return self._obeyed(request, obey, self._model.apply_stop_replica)
-
-    def set_aside_strays(self, update: UpdateMetadataRequest) -> None:
-        """See `ReplicaManager.set_aside_strays`."""
-        self._real.set_aside_strays(update)
-        self._model.set_aside_strays(update)
 
     @property
     def _real(self) -> ReplicaManager:

@@ -171,11 +171,6 @@ class SimReplicas(ModelReplicas):
             self._broker, self.hosted(at), log, state.leader_epoch
         )
         self._settle(at, lead)
-        self._drop_lost(at, lead)
-
-    def _drop_lost(self, at: TopicPartition, lead: Lead) -> None:
-        offline = self._process.metadata.offline_replicas(at)
-        self._propose(at, lead, lead.isr.lost(offline))
 
     def _stop(self, at: TopicPartition, leader_epoch: int, *, deletes: bool) -> ErrorCode:
         topic_id = self._broker.logs.get(at)
@@ -207,7 +202,6 @@ class SimReplicas(ModelReplicas):
             self._fetch_soon(leader)
 
     def _shrink(self, at: TopicPartition, lead: Lead) -> None:
-        self._drop_lost(at, lead)
         proposal = lead.isr.tick(self._now_ms(), TICK_MS)
         if proposal is not None and self._scheduler.now_ms - self._process.resumed_ms < LAG_TIME_MS:
             self._cluster.invariants.report(

@@ -21,12 +21,7 @@ import pytest
 from plog.cluster import control_requests, controller_store, topic_admin, znodes
 from plog.cluster.control_requests import Sender
 from plog.cluster.controller_context import LiveBroker
-from plog.cluster.controller_events import (
-    ElectionsAsked,
-    ElectionType,
-    ReassignmentsAsked,
-    SendUpdateMetadata,
-)
+from plog.cluster.controller_events import ElectionsAsked, ElectionType, SendUpdateMetadata
 from plog.cluster.store import StoreError
 from plog.cluster.topic_admin import NewTopic
 from plog.cluster.znodes import Endpoint
@@ -41,7 +36,6 @@ Action = Callable[[SimCluster, random.Random], None]
 HISTORIES, LONG_HISTORIES = 500, 5_000
 AT_ONCE = 25
 REPLICA_HISTORIES, LONG_REPLICA_HISTORIES = 10_000, 20_000
-MOVED_HISTORIES, LONG_MOVED_HISTORIES = 1_000, 5_000
 REPLICAS_AT_ONCE = 100
 IN_FULL = 10
 """Every tenth history has all of its peace: the others end soon after everything agrees."""
@@ -184,7 +178,7 @@ def forge(cluster: SimCluster, rng: random.Random) -> None:
 
 
 def move_lead(cluster: SimCluster, rng: random.Random) -> None:
-    """Give a preferred replica the lead, as a controller does that is lost before its orders."""
+    """Give a preferred replica the lead, as a controller does whose orders are all lost."""
     written = cluster.written()
     led = [
         at
@@ -204,31 +198,7 @@ def move_lead(cluster: SimCluster, rng: random.Random) -> None:
         cluster.scheduler.note(f"{at}: {moved}")
         path = znodes.partition_state_path(at)
         _, stat = cluster.zookeeper.tree.get(path)
-
-        def write() -> None:
-            cluster.admin.set(path, moved.encode(), stat.version)
-            cluster.admin.delete(znodes.CONTROLLER)
-
-        quietly(write)
-
-
-def move_replicas(cluster: SimCluster, rng: random.Random) -> None:
-    """Give a partition other replicas, unless it moves.
-
-    If a move is given up, and the controller dies just then, an added replica's log stays.
-    """
-    active = [broker.process for broker in cluster.brokers if broker.is_controller]
-    still = [at for at in cluster.written() if not cluster.is_moving(at)]
-    if not still or not active or active[0] is None:
-        return
-    at = rng.choice(still)
-    brokers = [broker.id for broker in cluster.brokers]
-    replicas = tuple(rng.sample(brokers, rng.randint(1, 3)))
-    ask = active[0].controller.ask
-    active[0].enqueue(
-        "",
-        lambda: ask(lambda token: ReassignmentsAsked({at: replicas}, token), Future()),
-    )
+        quietly(lambda: cluster.admin.set(path, moved.encode(), stat.version))
 
 
 def swap_lead(cluster: SimCluster, rng: random.Random) -> None:
@@ -327,16 +297,13 @@ class Kind(Enum):
     DISKS = "logs, which may go back to before a topic was deleted"
     TRANSACTIONS = "logs and transactions"
     REPLICAS = "models of logs that followers fetch"
-    MOVES = "such logs, and partitions that get other replicas"
 
 
-REPLICATED = (Kind.REPLICAS, Kind.MOVES)
 ON_DISKS: dict[Kind, list[Action]] = {
     Kind.MODELS: [],
     Kind.DISKS: [stop, lose_time],
     Kind.TRANSACTIONS: [stop],
     Kind.REPLICAS: [stop, lose_power, lose_all_power, replace_disk, swap_lead],
-    Kind.MOVES: [stop, lose_power, swap_lead, move_replicas, move_replicas],
 }
 
 
@@ -362,10 +329,10 @@ def play(seed: int, kind: Kind, mutate: Callable[[Process], None] | None = None)
             directory = undo.enter_context(directory_in_memory())
         cluster = SimCluster(
             seed,
-            count=2 + seed % 2 + (kind is Kind.MOVES),
+            count=2 + seed % 2,
             mutate=mutate,
             directory=directory,
-            is_replicated=kind in REPLICATED,
+            is_replicated=kind is Kind.REPLICAS,
         )
         undo.callback(cluster.close)
         if kind is Kind.TRANSACTIONS:
@@ -391,7 +358,7 @@ def _play(cluster: SimCluster, seed: int, kind: Kind) -> None:
     try:
         cluster.check_steps()
         # Where disks go back in time, they do so up to 20 s after all is well.
-        cluster.heal(ends_early=kind in REPLICATED and seed % IN_FULL != 0)
+        cluster.heal(ends_early=kind is Kind.REPLICAS and seed % IN_FULL != 0)
         cluster.check_converged()
     except Violation as violation:
         lines = "\n".join(cluster.scheduler.log[-60:])
@@ -428,15 +395,3 @@ def test_brokers_agree_after_any_history(first: int) -> None:
 def test_no_record_that_clients_know_is_lost_after_any_history(first: int) -> None:
     for seed in range(first, first + REPLICAS_AT_ONCE):
         play(seed, Kind.REPLICAS)
-
-
-@pytest.mark.parametrize(
-    "first",
-    [
-        pytest.param(first, marks=[pytest.mark.long] if first >= MOVED_HISTORIES else [])
-        for first in range(0, LONG_MOVED_HISTORIES, REPLICAS_AT_ONCE)
-    ],
-)
-def test_no_record_is_lost_while_replicas_move(first: int) -> None:
-    for seed in range(first, first + REPLICAS_AT_ONCE):
-        play(seed, Kind.MOVES)

@@ -7,11 +7,7 @@ from typing import Any
 
 import pytest
 
-from plog.cluster import state_changes
 from plog.cluster.controller_context import ClusterContext
-from plog.cluster.controller_events import StateWrite
-from plog.cluster.elections import Choice
-from plog.cluster.reassignments import Reassignments
 from plog.cluster.replication import fetch_decisions as decisions
 from plog.cluster.replication.alter_partition import Batch, Found, Proposals, Settled
 from plog.cluster.replication.fetch_decisions import Answer, Asked, Decision, Do, Replica
@@ -183,17 +179,13 @@ def test_planted_fault_of_a_replica_is_found(mutate: Callable[[Process], None]) 
 
 
 def check_is_found_in_all(
-    monkeypatch: pytest.MonkeyPatch,
-    owner: object,
-    name: str,
-    broken: Callable[..., object],
-    kind: Kind = Kind.REPLICAS,
+    monkeypatch: pytest.MonkeyPatch, owner: type, method: str, broken: Callable[..., object]
 ) -> None:
     """Check a fault of all processes as `check_is_found` does."""
     with monkeypatch.context() as planted:
-        planted.setattr(owner, name, broken)
-        seed = find(lambda process: None, kind, SEEDS)
-    play(seed, kind)
+        planted.setattr(owner, method, broken)
+        seed = find(lambda process: None, Kind.REPLICAS, SEEDS)
+    play(seed, Kind.REPLICAS)
 
 
 def test_leader_that_leads_on_once_it_is_back_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -205,34 +197,3 @@ def test_election_of_a_member_that_has_lost_its_log_is_found(
 ) -> None:
     """The others were lost before it, and would not be in sync any more."""
     check_is_found_in_all(monkeypatch, ClusterContext, "is_eligible", lambda *_: True)
-
-
-def test_election_that_drops_those_that_are_away_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """If they died with the new leader, only that one may lead again."""
-    elected = state_changes._change
-
-    def drop(context: ClusterContext, at: TopicPartition, choice: Choice) -> StateWrite:
-        online = {*context.online(at), choice.leader}
-        members = tuple(one for one in choice.isr if one in online)
-        return elected(context, at, choice._replace(isr=members or choice.isr))
-
-    check_is_found_in_all(monkeypatch, state_changes, "_change", drop)
-
-
-# -- of moves --------------------------------------------------------------------------------------
-
-
-def keeps_its_strays(process: Process) -> None:
-    replicas_of(process).set_aside_strays = lambda update: None  # type: ignore[method-assign]
-
-
-def test_log_that_stays_after_a_move_is_found() -> None:
-    check_is_found(keeps_its_strays, Kind.MOVES, SEEDS)
-
-
-def test_move_that_does_not_wait_for_the_new_replicas_is_found(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    check_is_found_in_all(
-        monkeypatch, Reassignments, "_is_complete", lambda self, partition: True, Kind.MOVES
-    )
